@@ -5,11 +5,11 @@
   python -m benchmarks.bench --target A=pulsar://HOST:PORT[,PID[,DURABILITY]] --target B=...
                                                    brokers that run already
 
-  python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a pybroker of their own; see restarts.py
-  python -m benchmarks.bench --only 'hostile*'        what the worst input of each command costs; see hostile.py
+  python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a separate pybroker; see restarts.py
+  python -m benchmarks.bench --only 'hostile*'        cost of the worst input of each command; see hostile.py
 
-Several brokers are loaded A B A B ..., the last is the reference of the ratios. broker_cpu_us and client_cpu_us are CPU
-microseconds a message, of all threads of either; they need the broker's PID.
+Several brokers are loaded alternately (A B A B ...); ratios are relative to the last one. broker_cpu_us and
+client_cpu_us are CPU microseconds per message of all threads; they need the broker's PID.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks import brokers, cases, hostile, hostile_commands, hostile_http, 
 from benchmarks.brokers import Broker
 
 HOSTILE = {**hostile_commands.ATTACKS, **hostile_http.ATTACKS}
-Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> target -> one value for each repetition
+Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, metric) -> target -> one value for each repetition
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -74,7 +74,6 @@ def matching(names: list[str], patterns: str) -> list[str]:
 
 
 def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Those that start, kill and start their own broker; returns how many failed."""
     own = dict(one.split("=", 1) for one in options.set)
     settings = restarts.Settings(options.entries, not options.no_sync, own)
     target = Broker("pybroker", "", durability=brokers.durability_name(settings.is_synced))
@@ -88,7 +87,7 @@ def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) ->
 
 
 def hostile_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Worst inputs against one fresh pybroker; returns how many failed."""
+    """Run the worst inputs against one new pybroker. Return the number of failures."""
     if not chosen:
         return 0
     failures = 0
@@ -104,7 +103,6 @@ def hostile_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) ->
 
 
 def load_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Those that load one or more brokers in turn; returns how many failed."""
     settings = cases.Settings(measure_s=options.secs, backlog_messages=options.backlog)
     sync = not options.no_sync
     with contextlib.ExitStack() as stack:
@@ -115,7 +113,7 @@ def load_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> in
         targets += options.target
         if options.reference:
             targets.append(stack.enter_context(brokers.started_reference(options.reference, sync)))
-        for target in targets:  # a broker on a virtual machine is slow until its hot path is compiled
+        for target in targets:  # a JVM broker is slow until its hot path is compiled
             if options.warm > 0:
                 warm_up(target, options.warm)
         failures = measure(targets, chosen, settings, options.reps, options.out, runs)
@@ -150,7 +148,7 @@ def measure(
 
 
 def run_case(case: str, target: Broker, run: Callable[[], cases.Figures], runs: Runs, out: pathlib.Path | None) -> bool:
-    """Run one case once and tell its figures; False when it failed."""
+    """Run one case once and print its results. Return False if it failed."""
     try:
         figures = run()
     except (load.LoadError, OSError) as error:
@@ -179,7 +177,6 @@ def number(value: float | None) -> str:
 
 
 def print_medians(runs: Runs, targets: list[Broker]) -> None:
-    """A table of medians with the range of the repetitions, and each target's ratio to the last."""
     reference = targets[-1].name
     first = targets[0].name
     names = " | ".join(f"{target.name} ({target.durability})" for target in targets)

@@ -35,7 +35,6 @@ class Broker:
     durability: str = "unknown"
 
     def cpu_s(self) -> float | None:
-        """Return user and system time of all threads."""
         if self.pid is None or not PROC.exists():
             return None
         stat = (PROC / f"{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -49,7 +48,7 @@ class Broker:
 
 
 def parse_target(text: str) -> Broker:
-    """NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]"""
+    """Parse NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]."""
     name, _, rest = text.partition("=")
     url, *more = rest.split(",")
     if not name or not url.startswith("pulsar://"):
@@ -74,7 +73,6 @@ class PybrokerProcess:
         settings: Mapping[str, str] | None = None,
         command: str | None = None,
     ) -> None:
-        """`command`: the `pybroker` of another installation."""
         self._directory = directory
         self._command = pybroker_command() if command is None else [command]
         self.settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
@@ -83,7 +81,6 @@ class PybrokerProcess:
         self.starting_s = 0.0  # duration of the last start until the broker was ready
 
     def start(self) -> Broker:
-        """Return when the broker is ready."""
         ready, log = self._directory / "ready.json", self._directory / "log"
         ready.unlink(missing_ok=True)
         command = [*self._command, "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
@@ -100,18 +97,15 @@ class PybrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the last started process."""
         assert self._process is not None
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop in order; does nothing if the process has ended."""
         if self._process is not None and self._process.poll() is None:
             _end(self._process)
 
@@ -120,7 +114,7 @@ class PybrokerProcess:
 def own_pybroker(
     journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
 ) -> Iterator[PybrokerProcess]:
-    """Yield a broker that is not started, and stop and remove it at the end. `command`: of another installation."""
+    """Yield a broker that is not started yet; stop and remove it at the end. `command`: of another installation."""
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
         process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
         try:
@@ -136,7 +130,6 @@ def started_pybroker(journal_sync_data: bool = True, settings: Mapping[str, str]
 
 
 def pybroker_command() -> list[str]:
-    """Return the installed command beside this interpreter, or else the package as a module."""
     installed = pathlib.Path(sys.executable).with_name("pybroker")
     return [str(installed)] if installed.exists() else [sys.executable, "-m", "pybroker"]
 
@@ -166,8 +159,8 @@ def started_reference(
 ) -> Iterator[Broker]:
     """Start the reference broker with the `baseline` script of `directory`, on free ports.
 
-    Its state is in a temporary directory that uses the resolved jars, so it does not affect another instance on this
-    machine.
+    Its state is in a temporary directory that uses the resolved jars, so other instances on this machine are not
+    affected.
     """
     script = directory.resolve() / "baseline"
     resolved = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))
@@ -198,7 +191,6 @@ def started_reference(
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,7 +1,7 @@
 """The load cases. Each returns named figures in print order.
 
-Every case uses its own topic, warms up before it measures, and drains before it ends, so the next one starts on an
-idle broker. Figures are measured between two snapshots of the broker's process.
+Every case uses a new topic, warms up before it measures, and drains before it ends. Figures are the difference of two
+snapshots of the broker's process.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ WINDOW_MESSAGES = 1000
 BLOCK_FRAMES = 128
 LEAD_IN_S = 1.0
 DRAIN_TIMEOUT_S = 60.0
-PACED_WINDOW_MESSAGES = 100_000  # more than a stall can collect, because the rate must not depend on receipts
+PACED_WINDOW_MESSAGES = 100_000  # larger than the backlog of any stall, because the rate must not depend on receipts
 SUBSCRIPTION = "load"
 STUCK_KEY_ROUNDS = 3
 
@@ -139,7 +139,6 @@ def sync_latency(broker: Broker, settings: Settings) -> Figures:
 
 
 def one_at_a_time(publisher: load.Publisher, seconds: float) -> list[float]:
-    """Return the milliseconds from each send to its receipt."""
     latencies_ms: list[float] = []
     ended = after(seconds)
     while not ended():
@@ -183,7 +182,6 @@ def percentiles(latencies_ms: list[float]) -> Figures:
 
 
 def fill(broker: Broker, topic: str, messages: int, size_bytes: int = 1024, batch: int = 1) -> None:
-    """Publish `messages` entries as a backlog of the subscription."""
     subscriber = open_subscriber_without_permits(broker, topic)
     subscriber.close()
     publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES, batch)
@@ -199,7 +197,6 @@ def open_subscriber_without_permits(broker: Broker, topic: str) -> load.Link:
 
 
 def catch_up(broker: Broker, settings: Settings, batch: int = 1) -> Figures:
-    """Consume a backlog without a producer."""
     topic, messages = new_topic(), settings.backlog_messages // batch * batch
     fill(broker, topic, messages, batch=batch)
     meter = Meter(broker)
@@ -231,15 +228,12 @@ def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
     flood_rate, catch_up_rate = ours.recv() if ours.poll(DRAIN_TIMEOUT_S) else (None, None)
     flood.join(DRAIN_TIMEOUT_S)
     publisher.link.close()
-    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # these figures would include the flood
+    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # these would include the flood
         figures.pop(meaningless, None)
     return figures | percentiles(latencies_ms) | {"flood_s": flood_rate, "catch_up_s": catch_up_rate}
 
 
 def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, pipe: Connection) -> None:
-    """Run in the other process: publish continuously and repeatedly consume the backlog, until the pipe receives a
-    message.
-    """
     publisher = open_publisher(broker, new_topic(), 1024, WINDOW_MESSAGES)
     subscriber = open_subscriber(broker, backlog_topic, pb.CommandSubscribe.Exclusive)
     started_s, backlog_done_s = time.monotonic(), 0.0
@@ -261,7 +255,6 @@ def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, p
 
 
 def one_stuck_key(broker: Broker, settings: Settings) -> Figures:
-    """Measure the latency of all other keys with and without one key that is stuck at its former consumer."""
     latencies_ms: dict[bool, list[float]] = {False: [], True: []}
     for is_stuck in (False, True) * STUCK_KEY_ROUNDS:  # alternating, so that other load on the machine affects both
         watcher = stuck_key.run(broker, new_topic(), settings.measure_s / STUCK_KEY_ROUNDS, is_stuck)

@@ -42,7 +42,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Preparation:
-    """The setup for a number of windows. `held`: connections to keep open."""
+    """Setup for a number of windows. `held`: connections to keep open."""
 
     broker: Broker
     sizes: Sizes
@@ -62,7 +62,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """`run` is called in its own process and returns its throughput."""
+    """A kind of load. `run` is called in a separate process and returns its throughput."""
 
     unit: str
     prepare: Callable[[Preparation], None] | None
@@ -180,7 +180,6 @@ DISTURBANCES = {
 
 
 def in_process(name: str, window: Window) -> None:
-    """Run a disturbance; the entry point of its process."""
     os.nice(LESS_URGENT)
     window.pipe.send("running")
     window.pipe.send(DISTURBANCES[name].run(window))

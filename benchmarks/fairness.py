@@ -1,14 +1,12 @@
-"""Latency of steady publishers while one client uses as much of the broker as it can: `python -m
-benchmarks.fairness`.
+"""Latency of steady publishers while one client uses as much of the broker as it can: `python -m benchmarks.fairness`.
 
-Steady publishers (several connections and topics, single messages of 1 KiB at a fixed rate, latency from the due time
-to the receipt) run alone, and during each disturbance: a flood by one producer (1 KiB in batches of 50; 64 KiB), a
-subscription that catches up over a large backlog, a scrape of the metrics of many topics every second, a compaction.
-With `--before PATH` (the `pybroker` command of another installation) both brokers are measured in alternating
-windows.
+Steady publishers (several connections and topics, single messages of 1 KiB at a fixed rate) run alone, and during each
+disturbance: a flood by one producer (1 KiB in batches of 50; 64 KiB), a subscription that catches up over a large
+backlog, a metrics scrape of many topics every second, a compaction. With `--before PATH` (the `pybroker` command of
+another installation) both brokers are measured in alternating windows.
 
-Prints one line for each disturbance and broker: milliseconds alone and during it, and their ratios; medians over the
-rounds.
+Prints one line per disturbance and broker: milliseconds from the due time to the receipt, alone and during the
+disturbance, and their ratio; medians over the rounds.
 """
 
 import argparse
@@ -47,7 +45,6 @@ class Side:
             prepare(self.prepared[-1])
 
     def measure(self, case: str, window: int, sizes: Sizes) -> None:
-        """Measure alone, then during the disturbance."""
         publisher = SteadyPublisher(
             self.broker.service_url, f"{TOPIC}-{window}", self._asked.rate, 1024, self._asked.publishers
         )

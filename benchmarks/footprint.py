@@ -26,13 +26,12 @@ def topic_name(number: int) -> str:
 
 
 def resident_mb(broker: Broker) -> int:
-    """Wait until the work in progress has ended, then measure."""
+    """Wait until work in progress has ended, then measure."""
     time.sleep(SETTLE_S)
     return broker.rss_mb() or 0
 
 
 def measured(broker: Broker, what: str, count: int, add: Callable[[], None]) -> None:
-    """Add `count` objects, and print the memory of one."""
     before_mb = resident_mb(broker)
     add()
     grown_mb = resident_mb(broker) - before_mb
@@ -40,7 +39,6 @@ def measured(broker: Broker, what: str, count: int, add: Callable[[], None]) -> 
 
 
 def measure_beings(process: PybrokerProcess, count: int) -> None:
-    """Measure objects without messages."""
     broker = process.start()
     print(f"{'a broker without clients':<44} {'':>9} {resident_mb(broker):>6} MB", flush=True)
     links: list[load.Link] = []
@@ -78,7 +76,6 @@ def connect(broker: Broker, count: int) -> list[load.Link]:
 
 
 def measure_backlog(process: PybrokerProcess, messages: int) -> None:
-    """Measure a backlog in a restarted broker."""
     broker = process.start()
     topic, link = topic_name(0), load.Link(broker.service_url)
     link.subscribe(topic, "behind", pb.CommandSubscribe.Shared, 1)

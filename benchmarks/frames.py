@@ -1,13 +1,13 @@
 """Frames that are encoded once and sent many times. Pure.
 
-Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: an official
-client could send every frame: checksums are correct, and sequence ids increase by one per message.
+Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: every frame
+is one that an official client could send: checksums are correct, and sequence ids increase by one per message.
 
     SEND frame = total(4) command_size(4) BaseCommand 0x0e01 crc32c(4) metadata_size(4) MessageMetadata payload
 
-The sequence id that a broker echoes precedes the checksummed part. So a block of frames that differ only in that id
-is encoded once. Ids start where their varint has four bytes, so all frames are equally long, and the next block needs
-only eight slice assignments.
+The sequence id precedes the checksummed part, so a block of frames that differ only in that id is encoded once. Ids
+start where their varint has four bytes, so all frames are equally long, and the next block needs only eight slice
+assignments.
 """
 
 import struct
@@ -28,7 +28,6 @@ _SIZES = struct.Struct(">II")
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
-    """Encode the frame of a command without payload."""
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
@@ -100,7 +99,6 @@ class SendBlock:
         self._patch()
 
     def advance(self) -> None:
-        """Change the block into the following one."""
         self.first_sequence_id += self.frame_count * self.messages_per_entry
         if self.first_sequence_id + self.frame_count * self.messages_per_entry > LAST_SEQUENCE_ID:
             self.first_sequence_id = (
@@ -123,9 +121,9 @@ class SendBlock:
 
 
 class FrameWalker:
-    """Splits received bytes into frames without decoding them.
+    """Splits received bytes into frames without decoding them. For one connection.
 
-    Owned by one connection. Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
+    Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 20) -> None:
@@ -142,7 +140,6 @@ class FrameWalker:
         return self.view[self.filled :]
 
     def frames(self, received_bytes: int) -> list[tuple[int, int, int]]:
-        """Return (type, command start, frame end) of every complete frame, valid until `consumed` is called."""
         self.filled += received_bytes
         buffer, filled, position, found = self.buffer, self.filled, 0, []
         while filled - position >= 10:
@@ -156,7 +153,6 @@ class FrameWalker:
         return found
 
     def consumed(self, end: int) -> None:
-        """Discard everything before `end`."""
         rest = self.filled - end
         if rest and end:
             self.buffer[:rest] = self.buffer[end : self.filled]
@@ -179,7 +175,6 @@ def message_id_field(buffer: bytearray, start: int) -> tuple[int, bytes]:
 
 
 def encode_ack(consumer_id: int, message_id_fields: list[bytes]) -> bytes:
-    """Encode an individual ACK of many ids, as clients group acknowledgements."""
     ack = b"\x08" + encode_varint(consumer_id) + b"\x10\x00" + b"".join(message_id_fields)
     command = b"\x08\x0a\x52" + encode_varint(len(ack)) + ack
     return _SIZES.pack(len(command) + 4, len(command)) + command

@@ -19,7 +19,6 @@ def subscription_name(number: int) -> str:
 
 
 def publish(broker: Broker, topic: str, entries: int) -> int:
-    """Return the id of the ledger with all entries."""
     publisher = cases.open_publisher(broker, topic, PAYLOAD_BYTES, cases.WINDOW_MESSAGES)
     publisher.limit_to(entries)
     load.run([publisher], publisher.finished, LOAD_TIMEOUT_S)
@@ -60,7 +59,6 @@ def check(broker: Broker, topic: str, number: int, holes: int) -> None:
 
 
 def first_entry(broker: Broker, topic: str, number: int) -> None:
-    """Return when the first entry has arrived."""
     witness = load.Witness(open_subscription(broker, topic, number, pb.CommandSubscribe.Exclusive))
     load.run([witness], lambda: witness.received > 0, LOAD_TIMEOUT_S)
     witness.link.close()

@@ -1,10 +1,8 @@
 """Cost of the worst inputs: CPU per megabyte at two sizes, and how long they block the event loop.
 
-An *attack* is the worst input of a command or route that any client may send. It is sent at two sizes: if the cost
-per megabyte is equal, the work is linear in the input (`ratio` is 1). The attacks are in `hostile_commands.py` and
-`hostile_http.py`.
-
-Figures of an attack:
+An *attack* is the worst input of a command or route that any client may send (`hostile_commands.py`,
+`hostile_http.py`). It is sent at two sizes: if the cost per megabyte is equal, the work is linear in the input (`ratio`
+is 1).
 
     small_kb, large_kb     bytes that were sent at one time
     cpu_s_mb, large_...    CPU seconds of the broker per megabyte sent, at each size
@@ -62,7 +60,6 @@ def measure(attack: Attack, broker: Broker) -> Figures:
 
 
 def _cost(attack: Attack, broker: Broker, size_bytes: int) -> tuple[float, float, float]:
-    """Return kilobytes per shot, CPU seconds per megabyte, and the increase of memory in megabytes."""
     with attack.ready(broker, size_bytes) as fire:
         fire()  # The first shot includes one-time work.
         _reset_peak(broker)
@@ -128,7 +125,6 @@ def probing(broker: Broker) -> Iterator[Probe]:
 
 
 def _process_cpu_s(broker: Broker) -> float:
-    """Return the CPU time of all threads in seconds, from Linux' clock of the process."""
     assert broker.pid is not None
     return time.clock_gettime((~broker.pid << 3) | 2)
 

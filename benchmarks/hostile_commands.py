@@ -20,7 +20,6 @@ _MESSAGE_ID_BYTES = 12
 
 
 def _fire(link: load.Link, data: bytes) -> int:
-    """Send commands without responses, followed by a PING."""
     link.exchange(data + _PING, 1)
     return len(data)
 
@@ -32,9 +31,6 @@ def _consumer(
     topic: str = "",
     kind: "pb.CommandSubscribe.SubType" = pb.CommandSubscribe.Shared,
 ) -> Iterator[tuple[load.Link, pb.MessageIdData]]:
-    """Yield a session with consumer 1 on a topic (by default a new one) that has `tail` as its last entry, and its
-    id.
-    """
     topic = topic or cases.new_topic()
     link = load.Link(broker.service_url)
     try:

@@ -43,8 +43,6 @@ Ready = Callable[[Broker, int], AbstractContextManager[Fire]]
 
 
 def _document(method: str, path: str, make: Callable[[int], object], *, on_topic: bool = False) -> Ready:
-    """Return a request with a document of the given size; `{topic}` in the path is a new topic."""
-
     @contextmanager
     def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:
         made = make(size_bytes)
@@ -135,7 +133,6 @@ def _examine(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 
 def _objects(size_bytes: int) -> bytes:
-    """Return an object with the maximum number of values of a document."""
     return b'{"x":[' + b",".join([b'{"a":{},"b":1}'] * (size_bytes // 15)) + b"]}"
 
 

@@ -39,7 +39,6 @@ def test_a_message_arrives(client, pulsar_broker, received, number):
 
 
 def seconds(arguments: list[str]) -> float:
-    """Return the duration of the suite with these arguments of pytest. The suite must pass."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "test_suite.py").write_text(SUITE)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *arguments]

@@ -107,7 +107,6 @@ class IcebergSpark:
     """Spark with the Iceberg jar in its own process; the first table is the warm-up."""
 
     def __init__(self, directory: Path) -> None:
-        """Raise NoIcebergSpark."""
         python, jars = iceberg_spark()
         environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
         environment.pop("PYTHONPATH", None)
@@ -121,7 +120,6 @@ class IcebergSpark:
         )
 
     def seconds_of(self, table: str, rows: Path, row_count: int) -> float:
-        """Return the seconds to write the table of these rows."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{table} {rows}\n")
@@ -192,7 +190,6 @@ def measure(directory: Path, access: Access, options: argparse.Namespace) -> Non
 
 
 def lay_out(table: Path, target: Path) -> None:
-    """Write the rows of a table's Parquet files as one uncompressed file."""
     files = sorted(table.rglob("*.parquet"))
     with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="none") as writer:
         for file in files:

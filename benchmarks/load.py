@@ -80,7 +80,6 @@ class Link:
         self._receive(pb.BaseCommand.SUCCESS)
 
     def acknowledge(self, consumer_id: int, message_ids: list[pb.MessageIdData]) -> None:
-        """Acknowledge each and wait for the receipt."""
         ack = pb.CommandAck(
             consumer_id=consumer_id,
             ack_type=pb.CommandAck.Individual,
@@ -172,8 +171,7 @@ class Driver(ABC):
             self.read()
 
     @abstractmethod
-    def take(self, found: list[tuple[int, int, int]]) -> None:
-        """Handle the frames of one read."""
+    def take(self, found: list[tuple[int, int, int]]) -> None: ...
 
     @abstractmethod
     def write(self) -> bool:
@@ -186,7 +184,6 @@ class Driver(ABC):
         self._out += frames.PONG
 
     def _flush(self) -> bool:
-        """Send pending control bytes. Return False if some are left."""
         while self._out:
             try:
                 sent = self.link.socket.send(self._out)
@@ -224,7 +221,6 @@ class Publisher(Driver):
         self._limit = entries
 
     def finished(self) -> bool:
-        """Return whether all entries have receipts."""
         due = self._limit if self._limit is not None else self.sent_entries
         return self.receipted_entries >= due and (self.stopped or self._limit is not None)
 

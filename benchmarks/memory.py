@@ -1,11 +1,10 @@
 """Maximum memory of a broker when many subscriptions catch up at once, and their throughput.
 
-`python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published, and the broker
-is restarted so that nothing is in memory. Then every subscription of every topic starts to read at the same moment on
-its own connection. Optional load in parallel: readers of the same backlog, publishing producers, consumers that do
-not read from their sockets, and scrapes of `/metrics` that are not read. Prints one line: maximum resident memory
-(VmHWM), resident memory before reading, seconds, and megabytes per second. Every subscription and reader must receive
-everything. A refused or disconnected producer ends the run.
+`python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published, and the broker is
+restarted. Then every subscription starts to read at the same moment on its own connection. Optional load in parallel:
+readers of the same backlog, producers, consumers that do not read from their sockets, and scrapes of `/metrics` that
+are not read. Prints maximum resident memory (VmHWM), resident memory before reading, seconds, and megabytes per second.
+Every subscription must receive everything; a refused or disconnected producer ends the run.
 
 All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
 """
@@ -69,7 +68,6 @@ def fill(broker: Broker, asked: argparse.Namespace) -> int:
 
 
 def scrape(broker: Broker) -> socket.socket:
-    """Request the metrics without reading the response."""
     assert broker.http_url is not None
     url = urlsplit(broker.http_url)
     asking = socket.socket()

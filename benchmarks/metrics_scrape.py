@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from pybroker import app
+from pybroker import broker_process
 from pybroker.config import load
 from pybroker.model.names import TopicName
 from pybroker.runtime.runtime import Runtime
@@ -59,15 +59,14 @@ class StallMeter:
             self.longest_s = max(self.longest_s, time.perf_counter() - due_s)
 
 
-async def load_topics(broker: app.Broker, count: int) -> None:
-    """Create topics with one subscription each."""
+async def load_topics(broker: broker_process.Broker, count: int) -> None:
     for start in range(0, count, TOPICS_PER_GROUP):
         async with asyncio.TaskGroup() as group:
             for index in range(start, min(start + TOPICS_PER_GROUP, count)):
                 group.create_task(load_topic(broker, f"metrics-{index:05d}"))
 
 
-async def load_topic(broker: app.Broker, name: str) -> None:
+async def load_topic(broker: broker_process.Broker, name: str) -> None:
     topic = await broker.service.topics.get(TopicName.parse(name), may_create=True)
     await topic.subscription("s", True, True, {})
 
@@ -97,7 +96,6 @@ class Scraper:
 
 
 async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
-    """Run `action` several times; print the best time and the longest stall."""
     details: list[str] = []
     stalls = StallMeter()
     for _ in range(SCRAPES):
@@ -115,7 +113,7 @@ async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
 async def run(arguments: argparse.Namespace) -> None:
     settings = {"ledgerStore": "memory", "metadataStore": "memory", "brokerServicePort": "0", "webServicePort": "0"}
     settings |= dict(each.split("=", 1) for each in arguments.set)
-    broker = app.Broker(Runtime(load(None, {}, settings).config), app.OwnProcess())
+    broker = broker_process.Broker(Runtime(load(None, {}, settings).config), broker_process.OwnProcess())
     await broker.start()
     broker.own_collector()
     scraper = await Scraper.start()
@@ -159,8 +157,8 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    app.tune_process()
-    with asyncio.Runner(loop_factory=app.loop_factory()) as runner:
+    broker_process.tune_process()
+    with asyncio.Runner(loop_factory=broker_process.loop_factory()) as runner:
         runner.run(run(parser.parse_args(arguments)))
 
 

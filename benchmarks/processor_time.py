@@ -9,7 +9,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(root: int) -> float:
-    """Return the time of the live processes below `root`, and of ended children that were waited for."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

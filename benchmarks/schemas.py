@@ -47,7 +47,6 @@ def row(number: int) -> dict[str, Any]:
 
 
 def rate(work: Callable[[], object]) -> float:
-    """Return thousands of rows per second, the best of several rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()

@@ -130,7 +130,6 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int, onl
 
 
 def lay_out_parquet(frame: Any, directory: Path) -> Path:
-    """Write the rows as uncompressed Parquet, one file for each reading task."""
     parquet = directory / "parquet"
     frame.write.option("compression", "none").parquet(str(parquet))
     return parquet

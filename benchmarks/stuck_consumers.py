@@ -101,7 +101,6 @@ def _take_all(consumer: Any, pause_s: float) -> tuple[int, float]:
 
 
 def run(broker: Broker, case: str, messages: int, number: int) -> dict[str, float]:
-    """Return messages per second of each of the others."""
     topic = f"persistent://public/default/stuck-{number}"
     client = pulsar.Client(broker.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     context = multiprocessing.get_context("spawn")
@@ -149,7 +148,6 @@ def run(broker: Broker, case: str, messages: int, number: int) -> dict[str, floa
 
 
 def publish(client: pulsar.Client, topic: str, keys: list[str]) -> None:
-    """Publish one message for each key in order."""
     producer = client.create_producer(
         topic, batching_enabled=False, block_if_queue_full=True, max_pending_messages=10_000
     )

@@ -84,7 +84,6 @@ class KeyWatcher(load.Driver):
         self.join(STUCK_NAME)
 
     def join(self, name: str) -> None:
-        """Add a consumer."""
         consumer_id = len(self._used_permits) + 1
         self.link.socket.setblocking(True)
         self.link.subscribe(self._topic, SUBSCRIPTION, pb.CommandSubscribe.Key_Shared, consumer_id, name)
@@ -117,7 +116,6 @@ class KeyWatcher(load.Driver):
                 self._used_permits[consumer_id] = 0
 
     def acknowledge_held(self) -> None:
-        """Acknowledge the held message."""
         assert self.held is not None
         consumer_id, field = self.held
         self._out += frames.encode_ack(consumer_id, [field])
@@ -182,7 +180,6 @@ def run(broker: Broker, topic: str, measure_s: float, is_stuck: bool) -> KeyWatc
 
 
 def paced(publisher: KeyedPublisher, watcher: KeyWatcher, keys: list[int]) -> None:
-    """Send messages of the keys in order at the fixed rate, independently of the consumers."""
     sockets = {publisher.link.socket: publisher, watcher.link.socket: watcher}
     interval_s = 1 / MESSAGES_PER_S
     started_s = time.perf_counter()
@@ -199,7 +196,6 @@ def paced(publisher: KeyedPublisher, watcher: KeyWatcher, keys: list[int]) -> No
 
 
 def figures(undisturbed: list[float], disturbed: list[float]) -> dict[str, float | None]:
-    """Return the figures of both runs."""
     shown: dict[str, float | None] = {"msg_s": MESSAGES_PER_S}
     for name, latencies_ms in (("undisturbed_", undisturbed), ("", disturbed)):
         ordered = sorted(latencies_ms)

@@ -1,12 +1,14 @@
-"""Transactions under load, beside the reference in turns, and `pybroker.client` beside the official Python client.
+"""Transactions under load, compared with the reference broker, and `pybroker.client` compared with the official Python
+client.
 
   python -m benchmarks.transactions --reference DIR              rates and latencies, with the broker of DIR's `baseline` script
-  python -m benchmarks.transactions --clients                    the two clients at a pybroker
+  python -m benchmarks.transactions --clients                    the two clients with a pybroker
   python -m benchmarks.transactions --recovery [--ended 100000 --open 1000] [--reference DIR]
                                                                  from an unload, and from `kill -9`, to the first message
 
-The load is `pybroker.client` in this process, `WORKERS` transactions at once; figures are medians of the rounds. CPU is that of all
-threads of the broker. Everything is durable where the brokers are told so (`--sync`), else as the reference's distribution has it.
+The load is `pybroker.client` in this process, with `WORKERS` concurrent transactions; figures are medians of the
+rounds. CPU is that of all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
+reference uses the settings of its distribution.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ LEAD_IN_S = 0.5
 REFERENCE_SETTINGS = {"transactionCoordinatorEnabled": "true"}
 OPEN_TIMEOUT_S = 3600.0
 AHEAD_MESSAGES = 3000
-"""Published, and not taken by those who acknowledge them."""
+"""Messages published in advance and not received by the acknowledging workers."""
 Figures = dict[str, float]
 
 
 class Load:
-    """What workers have done since the lead-in ended."""
+    """Work of all workers since the end of the warm-up."""
 
     def __init__(self, broker: Broker, seconds: float) -> None:
         self.broker = broker
@@ -63,7 +65,7 @@ class Load:
     async def run(
         self, work: Callable[[], Awaitable[None]], beside: Callable[[], Awaitable[None]] | None = None
     ) -> Figures:
-        """`WORKERS` of `work` until time is over, and `beside` them another one."""
+        """Run `WORKERS` of `work` until the time is over, and one `beside` in parallel."""
 
         async def measured_cpu() -> None:
             await asyncio.sleep(LEAD_IN_S)
@@ -163,7 +165,7 @@ async def rates(targets: list[Broker], seconds: float, rounds: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         clients = {each.name: await stack.enter_async_context(connect(each.service_url)) for each in targets}
         for broker in targets:
-            await publish(clients[broker.name], broker, 10, 5.0)  # a virtual machine compiles its hot path first
+            await publish(clients[broker.name], broker, 10, 5.0)  # a JVM compiles its hot path first
         for _ in range(rounds):
             for name, case in CASES.items():
                 for size in SIZES:
@@ -188,8 +190,9 @@ def shown(figures: Figures) -> str:
 
 
 async def prepare(broker: Broker, topic: str, ended: int, left_open: int) -> None:
-    """So many ended transactions of a message each, every tenth aborted, and behind them so many open ones; a subscription that
-    nobody reads keeps all of it."""
+    """Create `ended` ended transactions of one message each, every tenth aborted, and then `left_open` open ones. A
+    subscription without a consumer retains the messages.
+    """
     async with connect(broker.service_url) as client:
         producer = await client.producer(topic, batching=False)
         await (await client.consumer(topic, "keeps", from_earliest=True)).close()
@@ -210,7 +213,7 @@ async def prepare(broker: Broker, topic: str, ended: int, left_open: int) -> Non
 
 
 async def first_message_ms(broker: Broker, topic: str) -> tuple[float, float]:
-    """Until a reader has the first message; and until a transaction has been opened and committed."""
+    """Return the time until a reader has the first message, and until a transaction has been opened and committed."""
     started_s = time.monotonic()
     async with connect(broker.service_url, operation_timeout_s=120) as client:
         reader = await client.reader(topic)
@@ -331,7 +334,7 @@ def clients(options: argparse.Namespace) -> None:
             ):
                 for what, each in zip(("produce", "consume"), figures, strict=True):
                     print(name, what, shown(each), flush=True)
-                    if number:  # the first round warms up
+                    if number:  # the first round is warm-up
                         found.setdefault(f"{name}, {what}", []).append(each)
     print("medians")
     for name, all_of in found.items():

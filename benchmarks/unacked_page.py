@@ -2,8 +2,8 @@
 
     python -m benchmarks.unacked_page [--entries 100000]     one JSON object, milliseconds, for each kind of page
 
-A real broker in memory, with HTTP on the loopback interface: a Key_Shared subscription with that many unacknowledged
-messages. Meanwhile, a task that runs in each loop iteration records the longest interruption.
+A real broker in memory, with HTTP on the loopback interface, has a Key_Shared subscription with that many
+unacknowledged messages. A task that runs in each event loop iteration records the longest interruption.
 """
 
 import argparse
@@ -58,7 +58,6 @@ class Probe:
 
 
 async def measured(broker: MemoryBroker, path: str) -> tuple[float, float, Any]:
-    """Return the duration of the call, the longest interruption, and the response."""
     probe = Probe()
     url = broker.url(f"{PATH}/{path}")
     async with asyncio.TaskGroup() as group:
@@ -107,9 +106,7 @@ async def rounds_of(broker: MemoryBroker, path: str) -> dict[str, float]:
 
 
 def hold_first_entries(subscription: Subscription) -> None:
-    """Acknowledge the first entries in one transaction each; the newest transactions hold the entries of the first
-    page.
-    """
+    """Acknowledge the first entries in one transaction each, so that the first page shows pending transaction acks."""
     first = subscription.cursor.ledger.ledgers.first_position
     for least in range(1, TRANSACTIONS + 1):
         groups = ((first.ledger_id, [first.entry_id + TRANSACTIONS - least]),)

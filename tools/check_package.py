@@ -1,16 +1,13 @@
 """Builds sdist and wheel into `dist`, and uses the wheel like a user: `make package`.
 
-    python -m tools.check_package
-
 The checks, in this order; the first that fails ends the run with exit code 1:
 
-1. The wheel is built from the sdist. It contains each file of `src`, `conf/broker.conf`, the compiled parts where there is a C
-   compiler, and no tests. Its tag names the stable ABI.
-2. The wheel installs into an empty environment, with the dependencies of `docker/requirements.lock` and their hashes. Nothing
-   else is needed: `pip check`.
-3. The installed broker starts with the installed `broker.conf`, answers `/live` and `/console/`, takes a message, shows it, and
-   stops with exit code 0.
-4. The compiled parts of the same wheel can be imported by a newer Python, if the machine has one.
+1. The wheel is built from the sdist. It contains each file of `src`, `conf/broker.conf`, the compiled parts where there is a
+   C compiler, and no tests. Its tag names the stable ABI.
+2. The wheel installs into an empty environment with only the dependencies of `docker/requirements.lock`.
+3. The installed broker starts with the installed `broker.conf`, answers `/live` and `/console/`, stores a message, shows it,
+   and stops with exit code 0.
+4. The compiled parts of the wheel can be imported by a newer Python, if the machine has one.
 """
 
 from __future__ import annotations
@@ -50,15 +47,15 @@ for path in sys.argv[1:]:
     spec = util.spec_from_file_location(name, path, loader=machinery.ExtensionFileLoader(name, path))
     spec.loader.exec_module(util.module_from_spec(spec))
 """
-"""Without the package around them, whose dependencies the other Python does not have."""
+"""Runs without the package, whose dependencies the other Python lacks."""
 
 
 class PackageError(Exception):
-    """A check failed. The text says which one."""
+    """A check failed. The text names the check."""
 
 
 def source_files(source: Path) -> set[str]:
-    """The files below `src` that belong into a wheel."""
+    """Return the files below `src` that belong into a wheel."""
     paths = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     return {
         path.as_posix()
@@ -70,19 +67,16 @@ def source_files(source: Path) -> set[str]:
 
 
 def has_compiler() -> bool:
-    """Whether the C compiler exists that Python uses for extension modules."""
     command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     return shutil.which(str(command).split()[0]) is not None
 
 
 def is_test(name: str) -> bool:
-    """Whether a file of the wheel is a test, or belongs to no package of this project."""
     top, *_ = path = PurePosixPath(name).parts
     return (top not in PACKAGES and not top.startswith("pybroker-")) or "tests" in path or path[-1] == "conftest.py"
 
 
 def check_wheel(wheel: Path, expected: Collection[str], *, is_compiled: bool) -> int:
-    """Return the number of files. Raises PackageError."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     needed = {*expected, *(COMPILED if is_compiled else ())}
@@ -102,7 +96,6 @@ def clean_environment() -> dict[str, str]:
 
 
 def run(command: list[str | Path], directory: Path, environment: dict[str, str] | None = None) -> str:
-    """Run `command` and return its output. Raises PackageError with the output if it fails."""
     done = subprocess.run(
         command,
         cwd=directory,
@@ -119,7 +112,6 @@ def run(command: list[str | Path], directory: Path, environment: dict[str, str] 
 
 
 def build(target: Path, directory: Path) -> Path:
-    """Build the sdist into `target`, and the wheel from the sdist. Return the wheel."""
     for old in (*target.glob("pybroker-*.whl"), *target.glob("pybroker-*.tar.gz")):
         old.unlink()
     # Not in the root of the checkout, where `build` may be a directory.
@@ -131,7 +123,6 @@ def build(target: Path, directory: Path) -> Path:
 
 
 def install(wheel: Path, directory: Path) -> Path:
-    """Install the wheel into a new environment, and return the directory of its programs."""
     environment = directory / "environment"
     run([sys.executable, "-m", "venv", environment], directory, clean_environment())
     programs = environment / "bin"
@@ -145,7 +136,6 @@ def install(wheel: Path, directory: Path) -> Path:
 
 @contextmanager
 def running_broker(programs: Path, directory: Path) -> Iterator[str]:
-    """Run the installed broker with the installed configuration, and yield its HTTP address. Raises PackageError."""
     ready_file, log = directory / "ready.json", directory / "broker.log"
     configuration = programs.parent / "share" / "pybroker" / "broker.conf"
     command: list[str | Path] = [
@@ -182,7 +172,6 @@ def answer(url: str, *, method: str = "GET") -> str:
 
 
 def use(programs: Path, directory: Path) -> str:
-    """Use the installed package, and return its version. Raises PackageError."""
     environment = clean_environment()
     version = run([programs / "pybroker", "--version"], directory, environment).split()[-1]
     with running_broker(programs, directory) as http_url:
@@ -197,7 +186,6 @@ def use(programs: Path, directory: Path) -> str:
 
 
 def newer_python() -> str | None:
-    """A Python of a later minor version that works, of the PATH or of pyenv; None without one."""
     versions = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin/python3"))
     names = [f"python3.{minor}" for minor in range(sys.version_info.minor + 1, sys.version_info.minor + 5)]
     for candidate in (*filter(None, map(shutil.which, names)), *map(str, versions)):
@@ -209,7 +197,6 @@ def newer_python() -> str | None:
 
 
 def import_compiled(python: str, wheel: Path, directory: Path) -> None:
-    """Import the compiled parts with another Python. Raises PackageError."""
     with zipfile.ZipFile(wheel) as archive:
         paths = [archive.extract(name, directory / "unpacked") for name in COMPILED]
     run([python, "-c", IMPORT_COMPILED, *paths], directory, clean_environment())

@@ -14,7 +14,6 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "pybroker"
 
 
 def read_attributes() -> set[str]:
-    """Return the names of all attributes that the broker's modules use."""
     names: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         if not {"config", "model"} & set(path.relative_to(SOURCE).parts):
@@ -36,7 +35,6 @@ def read_unsupported_keys() -> list[str]:
 
 
 def main() -> int:
-    """Print all findings. Return 1 if there are any."""
     findings = [f"{key}: marked as supported, read by no module" for key in unread_supported_keys()]
     findings += [f"{key}: marked as unsupported, but read" for key in read_unsupported_keys()]
     for finding in findings:

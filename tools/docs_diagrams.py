@@ -1,9 +1,9 @@
 """Diagrams of the documentation: box-drawing characters in a page become an SVG picture when the site is built.
 
-A diagram is a fenced block that begins with ```` ```diagram TITLE ````. It is readable as text in an editor; `make docs` checks
-that its lines join and draws it. Each line that leaves a cell must meet a line or an arrowhead in the neighbouring cell, so a box
-that was shifted by an edit fails the build. Only a straight line may end, beside text or at the edge. The pictures have the colours
-of the page's theme and load nothing.
+A diagram is a fenced block that begins with ```` ```diagram TITLE ````. It is readable as text in an editor. `make
+docs` draws it and checks that its lines join: each line that leaves a cell must meet a line or an arrowhead in the
+neighbouring cell, so a box that an edit has shifted fails the build. Only a straight line may end, beside text or at
+the edge. The pictures use the colours of the page's theme and load nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class DiagramError(ValueError):
 
 
 def replace_diagrams(markdown: str) -> str:
-    """Replace the diagrams of a page by pictures. Raises DiagramError."""
     return FENCE.sub(lambda found: draw(found["title"].strip(), found["text"]), markdown)
 
 
@@ -80,7 +79,7 @@ def check(title: str, lines: list[str]) -> None:
             for x, y in ARMS.get(mark, ()):
                 neighbour = _at(lines, column + x, row + y)
                 is_joined = (-x, -y) in ARMS.get(neighbour, ())
-                # A word is one space away from the line that leads to it.
+                # One space may separate a word from the line that leads to it.
                 beside = neighbour if neighbour != " " or y else _at(lines, column + 2 * x, row)
                 is_end = mark in STRAIGHT and beside != " " and beside not in ARMS
                 if not is_joined and not is_end:
@@ -88,7 +87,7 @@ def check(title: str, lines: list[str]) -> None:
 
 
 def _at(lines: list[str], column: int, row: int) -> str:
-    """The character of a cell; an empty text above and below the diagram, and left of it."""
+    """Return the character of a cell; an empty text outside the diagram."""
     if row not in range(len(lines)) or column < 0:
         return ""
     return lines[row][column] if column < len(lines[row]) else " "

@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made of the code when the site is built: they are always those of this version.
+"""Pages of the documentation that are generated from the code when the site is built.
 
 `GENERATED_PAGES` has the text of each page by its path below `docs`. `tools/docs_site.py` adds them to the site.
 """
@@ -16,7 +16,7 @@ from tools.generate_config import read_keys
 
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser, overview
-from pybroker.config.keys import KeyInfo, Value
+from pybroker.config.setting_types import KeyInfo, Value
 from pybroker.model.findings import Code
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
@@ -26,7 +26,7 @@ SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
 
 
 def configuration_keys() -> str:
-    """All configuration keys by section, from `conf/broker.conf`."""
+    """Return all configuration keys by section, from `conf/broker.conf`."""
     lines = [
         "# Configuration keys",
         "",
@@ -52,7 +52,6 @@ def _key_row(info: KeyInfo) -> str:
 
 
 def _default(value: Value) -> str:
-    """Return a default as it is written in `conf/broker.conf`."""
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, bool):
@@ -76,7 +75,6 @@ def _cell(text: str) -> str:
 
 
 def cli_options() -> str:
-    """The output of `--help` of each command."""
     lines = [
         "# Command line options",
         "",
@@ -105,7 +103,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
 
 
 def finding_codes() -> str:
-    """The codes of `explain` with their meanings and advice."""
+    """Return the codes of `explain` with their meanings and advice."""
     lines = [
         "# Finding codes",
         "",
@@ -119,7 +117,7 @@ def finding_codes() -> str:
 
 
 def threat_model() -> str:
-    """SECURITY.md, with links that are relative to its place in the site."""
+    """Return SECURITY.md with links relative to its place in the site."""
     return (
         SECURITY.read_text(encoding="utf-8").replace("](docs/", "](../").replace("# Security\n", "# Threat model\n", 1)
     )

@@ -12,7 +12,7 @@ from tools.docs_diagrams import DiagramError, replace_diagrams
 from tools.docs_pages import GENERATED_PAGES
 
 LOADS_FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
-"""Elements that make a browser request something from another host when it shows the page; links are none of them."""
+"""Elements for which a browser sends a request to another host when it shows the page. Links are not among them."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parent.parent
 
 if TYPE_CHECKING:
-    from pybroker.config.keys import KeyInfo, Value, ValueType, parse_value
+    from pybroker.config.setting_types import KeyInfo, Value, ValueType, parse_value
 else:
     # Loaded by path: importing the package would import the generated module, which may not exist yet.
-    _spec = importlib.util.spec_from_file_location("_keys", ROOT / "src" / "pybroker" / "config" / "keys.py")
-    _keys = sys.modules["_keys"] = importlib.util.module_from_spec(_spec)
+    _spec = importlib.util.spec_from_file_location(
+        "_setting_types", ROOT / "src" / "pybroker" / "config" / "setting_types.py"
+    )
+    _keys = sys.modules["_setting_types"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_keys)
     KeyInfo, Value, ValueType, parse_value = _keys.KeyInfo, _keys.Value, _keys.ValueType, _keys.parse_value
 
@@ -104,7 +106,6 @@ def _read_key(line: str, comments: list[str], number: int) -> KeyInfo:
 
 
 def render_module(keys: list[KeyInfo]) -> str:
-    """Return the text of the generated module."""
     lines = [
         '"""The typed configuration: one field for each key of `conf/broker.conf`.',
         "",
@@ -115,7 +116,7 @@ def render_module(keys: list[KeyInfo]) -> str:
         "from types import MappingProxyType",
         "from typing import Final",
         "",
-        "from pybroker.config.keys import KeyInfo, Settings, setting",
+        "from pybroker.config.setting_types import KeyInfo, Settings, setting",
         "",
         "",
         "class BrokerConfig(Settings):",
@@ -133,7 +134,6 @@ def render_module(keys: list[KeyInfo]) -> str:
 
 
 def _render_setting(info: KeyInfo) -> str:
-    """Return the right side of a field's declaration, without facts that equal the defaults."""
     arguments = [_literal(info.key), f"default={_literal(info.default)}", f"doc={_literal(info.doc)}"]
     for name, default in KeyInfo._field_defaults.items():
         value = getattr(info, name)
@@ -151,7 +151,6 @@ def _literal(value: Value) -> str:
 
 
 def render_document(keys: list[KeyInfo], text: str) -> str:
-    """Return the configuration document with a current list of unsupported keys."""
     head, start, rest = text.partition(DOCUMENT_START)
     _, end, tail = rest.partition(DOCUMENT_END)
     if not start or not end:
@@ -161,7 +160,6 @@ def render_document(keys: list[KeyInfo], text: str) -> str:
 
 
 def main() -> int:
-    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--module", type=Path, default=MODULE, help="where to write the module")
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="where to write the document")

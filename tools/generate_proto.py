@@ -56,7 +56,6 @@ def without_keywords(stub: str) -> str:
 
 
 def main() -> int:
-    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=SOURCE, help="directory of the packages")
     for path in generate(parser.parse_args().output):

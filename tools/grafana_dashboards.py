@@ -1,8 +1,8 @@
 """Writes the Grafana dashboards of `docker/grafana/dashboards`: `python -m tools.grafana_dashboards`.
 
-The tables below list the panels; this module adds what Grafana repeats for each one. A change made in Grafana is lost, so change
-the tables. All figures are on the metrics page with the default settings. `$job`, `$instance`, `$namespace`, `$topic` and
-`$subscription` are variables that the reader selects at the top of a dashboard.
+The tables below list the panels; the code adds the parts that Grafana repeats for each one. Changes made in Grafana are
+overwritten, so change the tables. All metrics are on the metrics page with the default settings. `$job`, `$instance`,
+`$namespace`, `$topic` and `$subscription` are variables that the user selects at the top of a dashboard.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _WORDS = {
     "SUBSCRIPTION": (
         'job=~"$job",instance=~"$instance",namespace=~"$namespace",topic=~"$topic",subscription=~"$subscription"'
     ),
-    "MOST": "10",  # the number of topics or subscriptions in a panel: those with the highest values
+    "MOST": "10",  # number of topics or subscriptions in a panel: those with the highest values
 }
-"""Words in the expressions below, and the text that replaces them."""
+"""Abbreviations in the expressions below, and their replacements."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One PromQL expression with words of `_WORDS`, and the name of its series in the legend."""
+    """One PromQL expression with abbreviations of `_WORDS`, and the name of its series in the legend."""
 
     expression: str
     legend: str = "{{instance}}"
@@ -39,7 +39,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `kind` is Grafana's name of its type."""
+    """One panel. `kind` is Grafana's name of its type."""
 
     title: str
     unit: str
@@ -88,13 +88,12 @@ def quantile(fraction: float, metric: str, legend: str, by: str = "instance") ->
 
 
 def mean(total: str, count: str, legend: str) -> Query:
-    """The mean duration of operations, of a sum and a count that both increase."""
+    """Return the mean duration of operations, from an increasing sum and count."""
     window = "{BROKER}[$__rate_interval]"
     return Query(f"rate({total}{window}) / (rate({count}{window}) > 0)", legend)
 
 
 def most(metric: str) -> Query:
-    """The subscriptions with the highest values."""
     return Query(f"topk(MOST, {metric}{{SUBSCRIPTION}})", "{{topic}} / {{subscription}}")
 
 
@@ -754,7 +753,7 @@ PROCESS = Dashboard(
 
 DASHBOARDS: Sequence[Dashboard] = (OVERVIEW, TOPICS, STORAGE, PROCESS)
 
-# The values of each variable: a metric that has the label, and the variables that narrow it down.
+# Source of each variable's values: a metric that has the label, and the variables that restrict it.
 _VARIABLES = {
     "job": "label_values(pulsar_version_info, job)",
     "instance": 'label_values(pulsar_version_info{job=~"$job"}, instance)',
@@ -765,7 +764,6 @@ _VARIABLES = {
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """Return the dashboard in Grafana's JSON model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -888,7 +886,6 @@ def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any
 
 
 def text(dashboard: Dashboard) -> str:
-    """Return the content of the dashboard's file."""
     return json.dumps(document(dashboard), indent=2) + "\n"
 
 

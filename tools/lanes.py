@@ -4,9 +4,8 @@
     python -m tools.lanes long             the tests that take minutes, of all lanes
     python -m tools.lanes lint simulate    other checks of the project
 
-`LANES` is the one place that says which directory belongs to which lane. A lane, or a part of a lane, whose programs are missing
-on this machine is skipped, and the list names the reason. All lanes run even if an earlier one fails; the exit code is 1 if one
-failed.
+Only `LANES` assigns directories to lanes. A lane, or a part of it, is skipped if its programs are missing on this
+machine, and the list names the reason. All lanes run even if an earlier one fails; the exit code is 1 if one failed.
 """
 
 from __future__ import annotations
@@ -47,28 +46,28 @@ LANES: dict[str, tuple[str, ...]] = {
     "clients": ("tests/clients", "tests/upgrade", "tests/console", "tests/examples"),
     "analytics": (*ANALYTICS_UNITS, "tests/pipelines", "tests/spark", "tests/tables"),
 }
-"""The directories of each lane of tests. A directory of another lane inside of one of these belongs to that lane."""
+"""The directories of each lane of tests. A subdirectory may belong to another lane."""
 LONG = "long"
 BY_FILE = ("clients", LONG)
-"""Lanes whose files stay in one test process each: the tests of a file share brokers and compiled clients."""
+"""Lanes in which all tests of a file run in one process, because they share brokers and compiled clients."""
 LONG_ALONE = ("tests/churn", "tests/storm")
-"""Directories whose long tests measure what happens within seconds: each runs alone. The other long tests run in parallel."""
+"""Directories whose long tests measure short durations, so each runs alone. The other long tests run in parallel."""
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lint": (
         ("ruff", "format", "--check", "."),
         ("ruff", "check", "."),
         ("mypy",),
     ),
-    # The site of the documentation; a link or an anchor that leads nowhere is an error. `make docs` installs MkDocs.
+    # The documentation site; a broken link or anchor is an error. `make docs` installs MkDocs.
     "docs": (("python", "-m", "mkdocs", "build", "--strict"),),
     "package": (("python", "-m", "tools.check_package"),),
-    # Always the same seeds, which have all been seen to pass. `make simulate` runs others.
+    # Fixed seeds that are known to pass. `make simulate` runs others.
     "simulate": (
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),
     ),
 }
 MARKERS = {"clients": ("java", "go", "promtool"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}
-"""The markers of tests in each lane that need programs which a machine may lack. Other lanes have none."""
+"""For each lane, the test markers that need programs which a machine may lack. Other lanes have none."""
 NO_TEST_SELECTED = 5
 COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)\b")
 LEAST_JAVA = 17
@@ -83,7 +82,7 @@ class Outcome:
     took_s: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    """What was skipped, and the reason."""
+    """Skipped parts and the reasons."""
 
     def line(self) -> str:
         result = "FAILED" if self.is_failed else "ok"
@@ -97,7 +96,6 @@ class Outcome:
 
 
 def lane_of(path: str) -> str:
-    """The lane of a test file or directory: that of the longest directory of `LANES` which contains it. Raises KeyError."""
     owners = {
         directory: lane
         for lane, directories in LANES.items()
@@ -108,7 +106,6 @@ def lane_of(path: str) -> str:
 
 
 def arguments_of(lane: str) -> list[str]:
-    """The directories of `lane` as arguments of pytest, without those inside of them that belong to other lanes."""
     own = [directory for directory in LANES[lane] if (ROOT / directory).is_dir()]
     others = [directory for name, directories in LANES.items() if name != lane for directory in directories]
     inside = [other for other in others if any(other.startswith(directory + "/") for directory in own)]
@@ -116,7 +113,6 @@ def arguments_of(lane: str) -> list[str]:
 
 
 def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
-    """Those of `markers` whose tests cannot run on this machine, and the reason of each."""
     missing = {}
     if "spark" in markers:
         if importlib.util.find_spec("pyspark") is None:
@@ -138,7 +134,6 @@ def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
 
 
 def java_version() -> int:
-    """The major version of the java command; 0 without one."""
     if shutil.which("java") is None:
         return 0
     told = subprocess.run(["java", "-version"], check=False, capture_output=True, text=True).stderr
@@ -147,7 +142,6 @@ def java_version() -> int:
 
 
 def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[str]) -> Outcome:
-    """Run one lane of tests with pytest."""
     outcome = Outcome(lane)
     is_long = lane == LONG
     parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]
@@ -170,7 +164,7 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
 
 
 def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
-    """Run `command`, pass its output on, and return its last line."""
+    """Run `command`, show its output, and return its last line."""
     last = ""
     started_s = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,9 +1,9 @@
 """A message broker that speaks the Apache Pulsar protocol.
 
-Start reading at `cli` (the command line) and `app` (how the parts are put together); `docs/contributing/architecture.md` draws the
-layers. Inside the package imports point in one direction only, which `tests/unit/test_layering.py` checks.
+Start reading at `cli` (the command line) and `broker_process` (construction of all parts); `docs/contributing/architecture.md`
+shows the layers. Imports point in one direction only, which `tests/unit/test_layering.py` checks.
 
-`embed` and `embed_in_thread` run a broker inside of this process, and are loaded when they are first asked for.
+`embed` and `embed_in_thread` run a broker inside this process. They are imported at their first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks of a configuration beyond single values: all problems at once, before anything is opened.
+"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened.
 
-Each check creates the object that the broker will create from its keys. The broker refuses the same values when it creates them,
-for programs that build one without the command line. Entry filters, which are code of others, are only created there.
+Each check creates the object that the broker would create from the keys, so that both refuse the same values. Entry
+filters are not checked, because they are foreign code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import check_configuration as check_authorization
 from pybroker.auth.server_tls import server_context
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
@@ -23,9 +23,8 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`.
-
-    Problems of the `refused_keys` are omitted, because their values are not used.
+    """Add contradictions and ineffective settings to `problems`, except those of `refused_keys`, whose values are not
+    used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [
@@ -59,10 +58,12 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raises ConfigError for names that no cluster or namespace can have."""
+    """Raise ConfigError for invalid names of clusters and namespaces."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
-        problems.found.append(f"clusterName cannot be {config.cluster_name!r}: letters, digits and -=:._ make a name")
+        problems.found.append(
+            f"clusterName cannot be {config.cluster_name!r}: it must consist of letters, digits and -=:._"
+        )
     for text in config.bootstrap_namespaces:
         with problems.noted():
             _parse_namespace(text)
@@ -70,8 +71,8 @@ def _check_names(config: BrokerConfig) -> None:
 
 
 def _check_metadata_store(config: BrokerConfig) -> None:
-    shared_addresses(config)
-    client_options(config)
+    if shared_addresses(config) is not None:
+        client_options(config)
 
 
 def _check_collector(config: BrokerConfig) -> None:
@@ -87,4 +88,4 @@ def _parse_namespace(text: str) -> NamespaceName:
     try:
         return NamespaceName.parse(text)
     except InvalidTopicName as error:
-        raise ConfigError(f"bootstrapNamespaces cannot have {text!r}: {error}") from error
+        raise ConfigError(f"bootstrapNamespaces cannot contain {text!r}: {error}") from error

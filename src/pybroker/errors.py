@@ -2,13 +2,14 @@
 
 Families (see docs/contributing/architecture.md):
 
-* `ProtocolViolation`: the peer broke the protocol. Its connection is closed; no other connection is affected.
-* `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with the same name. The class has the
-  code and the HTTP status, and only the two edges (connection, HTTP) use them.
+* `ProtocolViolation`: the client broke the protocol. Only its connection is closed.
+* `BrokerError`: an expected failure that is sent to the client. One subclass for each `ServerError` of the protocol,
+  with the same name. The class has the code and the HTTP status, which only the two edges (connection, HTTP) use.
 * `AdminError`: a refusal with a code of REST only (conflict, precondition).
 * `StoreError`: storage failed, for example on a full disk; `told_as` is the `BrokerError` for clients.
 
-Any other exception that reaches an edge is a bug: it is answered with `UnknownError`, logged with its stack trace, and counted.
+Any other exception at an edge is a bug: the client gets `UnknownError`, and the exception is logged with its stack
+trace and counted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar
 
 
 class CannotListen(Exception):
-    """Ports that cannot be bound; each of `problems` names address, port, key and reason."""
+    """Ports cannot be bound. Each of `problems` names address, port, key and reason."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -25,12 +26,12 @@ class CannotListen(Exception):
 
     @classmethod
     def on(cls, address: str, port: int, key: str, error: OSError) -> CannotListen:
-        """One port, which is the value of the configuration key `key`."""
+        """Return the error for one port, the value of the configuration key `key`."""
         return cls(f"cannot listen on {address} port {port} ({key}): {error.strerror or error}")
 
 
 class ProtocolViolation(Exception):
-    """The peer sent an invalid command. The text describes it, and the connection is closed."""
+    """The client sent an invalid command, which the text describes. The connection is closed."""
 
 
 class BrokerError(Exception):
@@ -44,14 +45,14 @@ class BrokerError(Exception):
         if http_status is not None:
             cls.http_status = http_status
         if code is not None:
-            # one class for each code: otherwise the answer would depend on the raising code
+            # one class for each code: otherwise the class that maps a code would be ambiguous
             assert code not in BrokerError.by_code, f"ServerError {code} has two classes"
             cls.code = code
             BrokerError.by_code[code] = cls
 
 
 class UnknownError(BrokerError, code=0, http_status=500):
-    """Not mapped to anything better."""
+    """An unexpected failure: a bug of the broker."""
 
 
 class MetadataError(BrokerError, code=1, http_status=500):
@@ -63,35 +64,39 @@ class PersistenceError(BrokerError, code=2, http_status=500):
 
 
 class AuthenticationError(BrokerError, code=3, http_status=401):
-    """Credentials are missing, bad or expired."""
+    """Credentials are missing, invalid or expired."""
 
 
 class AuthorizationError(BrokerError, code=4, http_status=403):
-    """The role is known and may not do this."""
+    """The role is known but not permitted."""
 
 
 class ConsumerBusy(BrokerError, code=5, http_status=409):
-    """The subscription cannot take this consumer now: exclusive holder, other type, or a limit."""
+    """The subscription cannot take this consumer now: another exclusive consumer, another type, or a limit."""
 
 
 class ServiceNotReady(BrokerError, code=6, http_status=503):
-    """Not served here now: starting, stopping, fenced, or another broker's bundle."""
+    """The topic is not served here now: the broker starts or stops, the topic is fenced, or another broker owns the
+    bundle.
+    """
 
 
 class TopicChanging(ServiceNotReady):
-    """The namespace or partitioned topic is being created, changed, or deleted. A caller that waits and retries may succeed."""
+    """The namespace or partitioned topic is being created, changed, or deleted. Waiting and retrying may succeed."""
 
 
 class TopicFenced(ServiceNotReady):
-    """The topic is being closed, and nothing was done. Look it up again: that waits until it is closed, and gives a fresh one."""
+    """The topic is being closed, and the request had no effect. A new lookup waits for the close and loads the topic
+    again.
+    """
 
 
 class ProducerBlockedQuotaExceededError(BrokerError, code=7, http_status=412):
-    """Backlog quota reached, policy producer_request_hold."""
+    """The backlog quota is exceeded, with policy producer_request_hold."""
 
 
 class ProducerBlockedQuotaExceededException(BrokerError, code=8, http_status=412):
-    """Backlog quota reached, policy producer_exception."""
+    """The backlog quota is exceeded, with policy producer_exception."""
 
 
 class ChecksumError(BrokerError, code=9, http_status=400):
@@ -103,11 +108,11 @@ class UnsupportedVersionError(BrokerError, code=10, http_status=400):
 
 
 class TopicNotFound(BrokerError, code=11, http_status=404):
-    """No such topic, and it is not to be created; or its namespace is missing."""
+    """The topic does not exist and is not created automatically, or its namespace does not exist."""
 
 
 class SubscriptionNotFound(BrokerError, code=12, http_status=404):
-    """No such durable subscription, and automatic creation is off."""
+    """The durable subscription does not exist and is not created automatically."""
 
 
 class ConsumerNotFound(BrokerError, code=13, http_status=404):
@@ -115,15 +120,15 @@ class ConsumerNotFound(BrokerError, code=13, http_status=404):
 
 
 class TooManyRequests(BrokerError, code=14, http_status=429):
-    """A limit on concurrent requests is reached; try again later."""
+    """A limit on concurrent requests is reached. Retry later."""
 
 
 class TopicTerminatedError(BrokerError, code=15, http_status=406):
-    """The topic takes no more messages for ever."""
+    """The topic is terminated and accepts no more messages."""
 
 
 class ProducerBusy(BrokerError, code=16, http_status=409):
-    """A producer of this name is connected, or the topic takes no more producers."""
+    """A producer of this name is connected, or the topic has its maximum number of producers."""
 
 
 class InvalidTopicName(BrokerError, code=17, http_status=412):
@@ -131,7 +136,7 @@ class InvalidTopicName(BrokerError, code=17, http_status=412):
 
 
 class IncompatibleSchema(BrokerError, code=18, http_status=409):
-    """The schema is refused by the topic's compatibility rule."""
+    """The compatibility strategy refuses the schema."""
 
 
 class ConsumerAssignError(BrokerError, code=19, http_status=400):
@@ -139,7 +144,7 @@ class ConsumerAssignError(BrokerError, code=19, http_status=400):
 
 
 class TransactionCoordinatorNotFound(BrokerError, code=20, http_status=404):
-    """This coordinator is not served here."""
+    """This broker does not serve the coordinator."""
 
 
 class InvalidTxnStatus(BrokerError, code=21, http_status=409):
@@ -151,7 +156,7 @@ class NotAllowedError(BrokerError, code=22, http_status=405):
 
 
 class TransactionConflict(BrokerError, code=23, http_status=409):
-    """Another open transaction holds this message."""
+    """Another open transaction has acknowledged this message."""
 
 
 class TransactionNotFound(BrokerError, code=24, http_status=404):
@@ -159,11 +164,11 @@ class TransactionNotFound(BrokerError, code=24, http_status=404):
 
 
 class ProducerFenced(BrokerError, code=25, http_status=409):
-    """Another producer took the topic over."""
+    """Another producer took over the topic."""
 
 
 class AdminError(Exception):
-    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`; when to try again, if that helps."""
+    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`. It may state when to retry."""
 
     def __init__(self, status: int, reason: str, retry_after_s: int | None = None) -> None:
         super().__init__(reason)
@@ -173,10 +178,10 @@ class AdminError(Exception):
 
 
 class StoreError(Exception):
-    """A storage or metadata back end failed; the text describes it. Only this class determines the error for clients."""
+    """A storage or metadata back end failed. The text describes the failure."""
 
     told_as: ClassVar[type[BrokerError]] = PersistenceError
-    """Its code for clients, and its HTTP status; a subclass may say another."""
+    """The error for clients, with its code and HTTP status. Subclasses may replace it."""
 
     def answer(self, what: str = "") -> BrokerError:
         """Return the error for the client. `what` names the object if the text does not."""
@@ -184,7 +189,7 @@ class StoreError(Exception):
 
 
 class BadVersionError(StoreError):
-    """A versioned put or delete found another version: another writer has changed the value."""
+    """A versioned put or delete found another version, because another writer has changed the value."""
 
 
 class MetadataUnavailable(StoreError):
@@ -200,15 +205,19 @@ class UnknownOutcome(StoreError):
 
 
 class LedgerFenced(StoreError):
-    """The ledger takes no more appends: sealed, fenced, or an earlier append of it failed."""
+    """The ledger accepts no more appends: it is sealed or fenced, or an earlier append failed."""
+
+
+class AppendUnknown(StoreError):
+    """It is unknown whether the entries are stored. Only sealing their ledger decides: they are stored if it contains them."""
 
 
 class LedgerTerminated(StoreError):
-    """The managed ledger takes no more appends, for ever."""
+    """The managed ledger is terminated and accepts no more appends."""
 
 
 class StorageFull(StoreError):
-    """There is no space for more entries. Nothing of the append was stored; it may be tried again when space is back."""
+    """There is no space for more entries. Nothing of the append was stored; retry when space is available."""
 
 
 class NoSuchLedger(StoreError):
@@ -216,7 +225,7 @@ class NoSuchLedger(StoreError):
 
 
 class DamagedEntries(StoreError):
-    """Stored entries cannot be read, permanently: exactly these; their neighbours are readable."""
+    """Stored entries are permanently unreadable. Adjacent entries are readable."""
 
     def __init__(self, ledger_id: int, first_entry_id: int, last_entry_id: int, reason: str) -> None:
         super().__init__(reason)

@@ -107,7 +107,7 @@ async def _fault(number: int, cluster: BookKeeperCluster, chance: random.Random)
         async with connected(cluster, options) as client:
             writer = await client.create_ledger({}, ledger)
             ledger.ledger_id = writer.ledger_id
-            bookie = next(each for each in cluster.bookies if each.bookie_id == chance.choice(writer.ensemble))
+            bookie = chance.choice([each for each in cluster.bookies if each.bookie_id in writer.ensemble])
             async with asyncio.TaskGroup() as group:
                 group.create_task(ledger.append_until(writer, stop, chance))
                 await asyncio.sleep(chance.random() * 0.5)

@@ -10,7 +10,7 @@ from tests.support.async_client import binary_port
 from tests.support.memory_broker import memory_broker
 from tests.support.waiting import until
 
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import TopicName

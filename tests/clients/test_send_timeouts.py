@@ -41,7 +41,7 @@ def time_out_after(producer: MessageProducer, seconds: float) -> None:
 async def timed_out(producer: MessageProducer, value: bytes, transaction: Transaction | None = None) -> None:
     """A message that is not answered in time."""
     time_out_after(producer, QUICK_S)
-    with pytest.raises(RequestTimedOut, match=r"may or may not be stored.*The producer goes on"):
+    with pytest.raises(RequestTimedOut, match=r"may or may not be stored.*The producer continues"):
         await producer.send(value, transaction=transaction)
     time_out_after(producer, SEND_TIMEOUT_S)
     assert entries_of(producer).pending_entries == 0

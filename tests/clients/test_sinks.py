@@ -143,7 +143,7 @@ async def test_another_writer_is_told_so_before_it_has_written(client: PulsarCli
 
 async def test_who_cannot_ask_is_told_what_to_do(broker: BrokerProcess, client: PulsarClient) -> None:
     async with connect(broker.url) as without:
-        with pytest.raises(ClientError, match="give admin_url"):
+        with pytest.raises(ClientError, match="set admin_url"):
             await without.sink("s").transaction(0)
     async with connect(broker.url, admin_url=broker.http_url + "/behind-a-proxy-that-knows-nothing") as elsewhere:
         with pytest.raises(SinksNotServed, match="effectively-once"):

@@ -19,8 +19,8 @@ async () => {
   check("LOCAL_DATE", decoded("LOCAL_DATE", bytes(0, 0, 0, 0, 0, 0, 0, 1)), "1970-01-02");
   check("LOCAL_TIME", decoded("LOCAL_TIME", bytes(0, 0, 0, 0, 59, 154, 202, 0)), "00:00:01.000");
   check("INSTANT", decoded("INSTANT", bytes(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0)), "1970-01-01T00:00:01.000Z");
-  check("INT32 of five bytes", decodePayload(bytes(1, 2, 3, 4, 5), { type: "INT32" }).problem, "It does not fit its schema (INT32): it has 5 bytes and not 4");
-  check("PROTOBUF", decodePayload(bytes(8, 1), { type: "PROTOBUF" }).problem, "A PROTOBUF schema is not decoded here: the bytes are shown.");
+  check("INT32 of five bytes", decodePayload(bytes(1, 2, 3, 4, 5), { type: "INT32" }).problem, "The payload does not match its schema (INT32): 5 bytes instead of 4");
+  check("PROTOBUF", decodePayload(bytes(8, 1), { type: "PROTOBUF" }).problem, "The console cannot decode PROTOBUF schemas; it shows the bytes.");
   check("large numbers of JSON", prettyJson('{"n":9007199254740993,"e":[],"s":"a{\\"b"}'), '{\n  "n": 9007199254740993,\n  "e": [],\n  "s": "a{\\"b"\n}');
   check("texts of JSON", prettyJson('{"s":"{ }","e":[ ],"o":{\n}}'), '{\n  "s": "{ }",\n  "e": [],\n  "o": {}\n}');
   check("no JSON", prettyJson("{no"), "{no");
@@ -46,7 +46,7 @@ async () => {
   const failure = (schema, payload) => { try { decodeAvro(schema, payload); return "it was read"; } catch (error) { return error.message; } };
   check("endless nothings", failure({ type: "array", items: "null" }, bytes(254, 255, 255, 255, 255, 255, 255, 255, 127, 0)), "it has more than 20000 values");
   check("a record in itself", failure({ type: "record", name: "R", fields: [{ name: "r", type: "R" }] }, bytes()), "it is nested too deeply");
-  check("a length beyond the end", failure("bytes", bytes(254, 255, 255, 255, 15)), "a length is none");
+  check("a length beyond the end", failure("bytes", bytes(254, 255, 255, 255, 15)), "a length is invalid");
   check("what is left over", failure("int", bytes(2, 2)), "1 bytes are left over");
   check("an enum without that symbol", failure({ type: "enum", name: "E", symbols: ["A"] }, bytes(2)), "an enum has no such symbol");
   check("a type by the name of what every object has", failure("constructor", bytes(2)), "the schema names a type that it does not have: constructor");

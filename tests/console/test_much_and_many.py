@@ -71,7 +71,9 @@ def test_who_you_are_is_asked_for_kept_nowhere_and_decides_what_may_be_pressed(
         page.wait_for_selector("#who:text-is('reader')")
         unload = page.get_by_role("button", name="Unload")
         assert unload.get_attribute("aria-disabled") == "true"
-        page.get_by_text("This needs to administer the tenant, which role reader does not have.").first.wait_for()
+        page.get_by_text(
+            "This needs tenant administrator permission, which role reader does not have."
+        ).first.wait_for()
         unload.click(force=True)
         assert page.get_by_role("dialog").count() == 0
         page.get_by_role("link", name="s", exact=True).click()
@@ -83,7 +85,7 @@ def test_who_you_are_is_asked_for_kept_nowhere_and_decides_what_may_be_pressed(
         page.wait_for_selector("text=Role reader may not see this")
         page.reload()
         page.get_by_label("Token").wait_for()  # forgotten with the page
-        page.get_by_label("keep it for this tab").check()
+        page.get_by_label("store them until this tab").check()
         sign_in(page, "admin")
         page.wait_for_selector("text=Version")
         page.reload()

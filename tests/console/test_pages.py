@@ -88,8 +88,8 @@ def test_hostile_names_keys_and_payloads_are_shown_as_the_texts_that_they_are(
             assert page.locator("main img, main script").count() == 0
             assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
     with opened(browser, address(broker, "subscription", topic, HOSTILE_TEXT)) as page:
-        page.get_by_role("link", name="Look at its messages").click()
-        page.get_by_role("button", name="What became of it").click()
+        page.get_by_role("link", name="Show messages").click()
+        page.get_by_role("button", name="Explain this message").click()
         page.get_by_role("dialog").locator(".findings [data-code]").first.wait_for()
         page.go_back()
         page.wait_for_selector("dialog", state="detached")  # it goes with its page
@@ -199,7 +199,7 @@ def test_a_full_quota_is_raised_by_a_plain_button_and_loses_messages_by_no_plain
         return int(stats["subscriptions"]["slow"]["msgBacklog"])
 
     with opened(browser, f"{broker.http_url}/console/") as page:
-        stuck = page.get_by_role("region", name="What is stuck")
+        stuck = page.get_by_role("region", name="Stuck topics")
         stuck.get_by_role("link", name=topic).click()
         buttons = page.locator("[data-code=backlog-quota] .to-do button")
         buttons.first.wait_for()
@@ -235,7 +235,7 @@ def test_held_messages_are_listed_filtered_and_acknowledged_one_by_one(
         table.get_by_role("button", name="Acknowledge").click()
         page.get_by_role("dialog").get_by_label("I understand").check()
         page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()
-        page.wait_for_selector("text=No message is held by a consumer")
+        page.wait_for_selector("text=No unacknowledged messages match")
     backlog = admin(broker, "GET", f"{path_of(topic)}/stats").json["subscriptions"]["billing"]["msgBacklog"]
     assert backlog == 29
     consumer.close()
@@ -252,9 +252,9 @@ def test_a_key_is_followed_to_its_consumer_on_the_ring(
     client.create_producer(topic).send(b"x", partition_key="k")
     with opened(browser, address(broker, "subscription", topic, "s")) as page:
         page.get_by_role("img", name=re.compile(r"Ring of hashes: one .* %, two .* %")).wait_for()
-        form = page.get_by_role("region", name="Where a key goes")
+        form = page.get_by_role("region", name="Consumer of a key")
         form.get_by_label("Key", exact=True).fill("k")
-        form.get_by_role("button", name="Look it up").click()
+        form.get_by_role("button", name="Look up").click()
         at = admin(broker, "GET", f"{path_of(topic)}/subscription/s/hash?key=k").json
         form.locator(".facts", has_text=str(at["hash"])).wait_for()
         assert at["consumer"]["name"] in form.inner_text()
@@ -268,7 +268,7 @@ def test_what_became_of_a_message_is_told_where_it_is_shown(
     topic = "persistent://public/default/became"
     consumer = stuck_subscription(client, topic)
     with opened(browser, address(broker, "messages", topic) + "?subscription=billing") as page:
-        page.get_by_role("button", name="What became of it").first.click()
+        page.get_by_role("button", name="Explain this message").first.click()
         page.get_by_role("dialog").locator(".findings [data-code]").first.wait_for()
     consumer.close()
 
@@ -376,9 +376,9 @@ def test_the_broker_and_its_interface_are_shown_and_calls_can_be_tried(browser: 
         page.locator("pre.answer", has_text="0.1.0").wait_for()
         page.get_by_label("Search calls").fill("get console/topics")
         page.locator("summary", has_text="/admin/v3/console/topics").click()
-        assert page.get_by_label("limit: rows").get_attribute("placeholder") == "50"
+        assert page.get_by_label("limit: maximum").get_attribute("placeholder") == "50"
         page.get_by_label("search: words").fill("no such & topic")
-        page.get_by_label("sort: what").select_option("backlog")
+        page.get_by_label("sort: sort key").select_option("backlog")
         page.get_by_label("loaded: only").select_option("true")
         with page.expect_request("**/admin/v3/console/topics?*") as asked:
             page.get_by_role("button", name="Send GET").click()
@@ -411,13 +411,13 @@ def test_live_figures_go_on_after_an_unload_and_a_lost_connection(
     topic = "persistent://public/default/unloaded"
     admin(broker, "PUT", path_of(topic))
     with opened(browser, address(broker, "topic", topic)) as page:
-        page.wait_for_selector("text=Live. Figures are those of the last seconds")
+        page.wait_for_selector("text=Live figures of the last seconds")
         admin(broker, "PUT", f"{path_of(topic)}/unload")
-        page.wait_for_selector("text=It is not loaded at the moment")
+        page.wait_for_selector("text=The topic is not loaded")
         page.wait_for_timeout(1000)
         assert topic not in [row["name"] for row in loaded_topics(broker)]  # looking has loaded nothing
         client.create_producer(topic).send(b"x")
-        page.wait_for_selector("text=Live. Figures are those of the last seconds")
+        page.wait_for_selector("text=Live figures of the last seconds")
 
 
 def loaded_topics(broker: BrokerProcess) -> list[dict[str, Any]]:

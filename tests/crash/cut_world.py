@@ -19,7 +19,7 @@ from tests.support.memory_broker import START_MS, SetClock
 from tests.support.recorded_disk import Event, Note, RecordedDisk
 from tests.support.recording_peer import RecordingPeer
 
-from pybroker import app
+from pybroker import broker_process
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.topic.topic import Topic
@@ -99,14 +99,14 @@ def small_options(**options: Any) -> LocalStoreOptions:
 
 
 @asynccontextmanager
-async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> AsyncIterator[app.Broker]:
+async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> AsyncIterator[broker_process.Broker]:
     """A whole broker on `directory`, with small journal files and ledgers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "LocalStoreOptions", small_options)
+        patch.setattr(broker_process, "LocalStoreOptions", small_options)
         if direct_io:  # as with many ledgers
             patch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 1)
         runtime = Runtime(config(directory, direct_io=direct_io), SetClock())
-        broker = app.Broker(runtime, app.OwnProcess(), disk)
+        broker = broker_process.Broker(runtime, broker_process.OwnProcess(), disk)
         await broker.start()
         try:
             yield broker
@@ -224,7 +224,7 @@ async def record_start(directory: Path, *, direct_io: bool) -> RecordedDisk:
     return disk
 
 
-async def _topic(broker: app.Broker, name: str) -> Topic:
+async def _topic(broker: broker_process.Broker, name: str) -> Topic:
     topic = await broker.service.topics.get(TopicName.parse(name), may_create=True)
     assert isinstance(topic, Topic)
     return topic
@@ -240,7 +240,7 @@ async def _compact(topic: Topic, disk: RecordedDisk) -> None:
     disk.note("compacted", topic.ledger.compacted.horizon)
 
 
-async def _come_and_go(broker: app.Broker, disk: RecordedDisk, name: str, random: Random) -> None:
+async def _come_and_go(broker: broker_process.Broker, disk: RecordedDisk, name: str, random: Random) -> None:
     topic = await _topic(broker, name)
     client = Client(topic, None)
     await client.publish(range(5), random)
@@ -300,7 +300,7 @@ async def _judge_broker(directory: Path, told: Told) -> None:
                 await broker.service.topics.get(TopicName.parse(name), may_create=False)
 
 
-async def _judge_topic(broker: app.Broker, name: str, told: Told) -> None:
+async def _judge_topic(broker: broker_process.Broker, name: str, told: Told) -> None:
     topic = await _topic(broker, name)
     found = await _entries(topic)
     numbers = list(found.values())
@@ -320,7 +320,7 @@ async def _judge_topic(broker: app.Broker, name: str, told: Told) -> None:
     assert {position: again[position] for position in found} == found, "a position was given twice"
 
 
-async def _judge_cursor(broker: app.Broker, topic: Topic, found: dict[Position, int], told: Told) -> None:
+async def _judge_cursor(broker: broker_process.Broker, topic: Topic, found: dict[Position, int], told: Told) -> None:
     if not told.receipts[PLAIN]:
         return
     clock = broker.runtime.clock

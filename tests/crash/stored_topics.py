@@ -104,6 +104,9 @@ class _Topic(ManagedLedgerListener):
                 self._promised.entries.append((run.ledger_id, run.first_entry_id + number))
                 self._stored.release()
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        raise AssertionError("these stores know the outcome of every append")
+
     def fenced(self, error: StoreError) -> None:
         raise AssertionError("nobody else writes here") from error
 

@@ -204,7 +204,7 @@ def test_backups_at_the_same_time_wait_for_no_one(loaded: BrokerProcess, target:
 def test_ordinary_copy_of_a_live_directory_is_refused(loaded: BrokerProcess, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(loaded.data, copied)
-    assert "is a copy, and its broker ran while it was copied" in run_command(
+    assert "is a copy, made while its broker ran" in run_command(
         "serve", "--data", copied, "--port", 0, "--http-port", 0, code=1
     )
     assert loaded.stop() == 0
@@ -279,7 +279,7 @@ def test_full_target_leaves_earlier_restore_points(loaded: BrokerProcess, target
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
     )
     assert limited.returncode == 1
-    assert "File too large; what is copied stays, and the same command continues after it" in limited.stderr
+    assert "File too large; copied files are kept: repeat the command to continue" in limited.stderr
     assert loaded.get(SNAPSHOTS) == "[]", "the snapshot is released"
     assert newest_of(run_command("backup", target, "--list", "--json")) == first
     backup(loaded, target)

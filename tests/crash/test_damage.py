@@ -267,7 +267,7 @@ def forgivable_losses(events: set[str], named: list[str], *, is_synced: bool) ->
     """What may be gone, as a pattern: it was logged, and `verify` names why."""
     if named and events & OLDER_METADATA:
         return CHANGES
-    if named and "journal.end_damaged" in events:
+    if named and "journal.end_file_damaged" in events:
         return END
     return END if named and events & LOST_END and not is_synced else "nothing"
 

@@ -22,7 +22,7 @@ from tests.support import recorded_disk
 from tests.support.cut_states import MODES, PowerCut, make
 from tests.support.recorded_disk import Event, RecordedDisk
 
-from pybroker import app
+from pybroker import broker_process
 from pybroker.errors import StoreError
 from pybroker.local_store.journal.journal_files import JournalFiles
 from pybroker.metadata import sqlite_metadata_store
@@ -193,6 +193,6 @@ def test_the_states_tell_that(
         make(PowerCut(disk.events, cut).state(mode, random), disk.root, state)
         try:
             judge(state, Told.at(disk.events, cut))
-        except (AssertionError, StoreError, app.StartError):
+        except (AssertionError, StoreError, broker_process.StartError):
             return
     pytest.fail("nothing was noticed")

@@ -19,7 +19,7 @@ import pytest
 from tests.embedding.conftest import Connect
 
 import pybroker
-from pybroker.app import StartError
+from pybroker.broker_process import StartError
 from pybroker.config import ConfigError
 from pybroker.embedding import BrokerThread, embed, embed_in_thread
 from pybroker.embedding.embedded_broker import NotRunning

@@ -156,7 +156,7 @@ def test_each_has_its_own(pulsar_broker, number):
     [
         ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes: use one of never, module, test"),
         ("pulsar_broker_scope = week", (), "use one of session"),
-        ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url without --pulsar-url"),
+        ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url needs --pulsar-url"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(tmp_path: Path, ini: str, arguments: tuple[str, ...], told: str) -> None:
@@ -201,7 +201,7 @@ def test_the_same_tests_run_against_a_real_broker_and_what_cannot_is_skipped_wit
     with BrokerProcess(tmp_path).running() as real:
         told = run_suite(suite, REMOTE, "--pulsar-url", real.url, "--pulsar-admin-url", real.http_url)
         assert "3 passed, 3 skipped" in told
-        assert "the time of a real broker cannot be moved" in told
+        assert "the time of a real broker cannot be advanced" in told
         assert "faults.full_disk of a real broker" in told
         assert '"public/test-' not in real.get("/admin/v2/namespaces/public"), "namespaces are deleted again"
         told = run_suite(suite, REMOTE, "--pulsar-url", real.url)

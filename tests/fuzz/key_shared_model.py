@@ -15,7 +15,7 @@ from tests.fuzz.dispatch_model import ModelConsumer, Read, Subscription, entry_a
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
-from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES
+from pybroker.dispatch.key_shared.keyed_redelivery import ENTRY_BYTES, HASH_BYTES, PART_BYTES
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher, KeySharedSettings
 from pybroker.errors import ConsumerAssignError, ConsumerBusy

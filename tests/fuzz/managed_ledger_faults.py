@@ -13,7 +13,9 @@ from pathlib import Path
 
 from tests.support.fault_disk import FaultDisk, PartialWrite
 
-from pybroker.errors import StoreError
+from pybroker.errors import AppendUnknown, LedgerFenced, StoreError
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerSummary
+from pybroker.local_store.local_store import LocalStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import ANY_VERSION, Versioned
 
@@ -104,3 +106,68 @@ class SlowMetadata(MemoryMetadataStore):
             self._disk.step("metadata_answer", _METADATA)
         except OSError as error:
             raise StoreError(str(error)) from error
+
+
+class UncertainStore(LocalStore):
+    """Stores a part of a run, or nothing of it, and reports an unknown outcome, as a store on other machines may do."""
+
+    lost_answers = 0
+    """The number of following runs whose answers are lost."""
+    stored_count = 0
+    """The entries that are stored, of such a run."""
+
+    def append(self, run: AppendRun) -> None:
+        if not hasattr(self, "_behind"):
+            self._behind: dict[int, list[AppendRun]] = {}
+            self._decided: dict[int, asyncio.Event] = {}
+        if run.ledger_id in self._behind:
+            self._behind[run.ledger_id].append(run)
+        elif run.ledger_id in self._decided:
+            asyncio.get_running_loop().call_soon(_complete, run, LedgerFenced("an earlier append is unknown"))
+        elif self.lost_answers:
+            count = min(self.stored_count, len(run.payloads))
+            if count:
+                super().append(run.divided(count, (_Prefix(self, run), None))[0])
+            else:
+                asyncio.get_running_loop().call_soon(self.lose, run)
+            run.context.stored_count = count  # type: ignore[attr-defined]
+            self.lost_answers -= 1
+            self._behind[run.ledger_id] = []
+            self._decided[run.ledger_id] = asyncio.Event()
+        else:
+            super().append(run)
+
+    def _complete_runs(self, runs: list[AppendRun], error: StoreError | None) -> None:
+        for run in runs:
+            if isinstance(run.context, _Prefix):
+                run.listener = run.context  # not earlier: the store keeps the order of runs by listener
+        super()._complete_runs(runs, error)
+
+    def lose(self, run: AppendRun) -> None:
+        _complete(run, AppendUnknown("the answer is lost"))
+        for later in self._behind.pop(run.ledger_id):
+            _complete(later, LedgerFenced("an earlier append is unknown"))
+        self._decided[run.ledger_id].set()
+
+    async def seal(self, ledger_id: int) -> LedgerSummary:
+        decided = getattr(self, "_decided", {}).get(ledger_id)
+        if decided is not None:
+            await decided.wait()
+        return await super().seal(ledger_id)
+
+
+def _complete(run: AppendRun, error: StoreError) -> None:
+    run.listener.append_completed([run], error)
+
+
+class _Prefix(AppendListener):
+    """Receives the result of the first entries of a run."""
+
+    def __init__(self, store: UncertainStore, run: AppendRun) -> None:
+        self._store = store
+        self._run = run
+
+    def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
+        if error is not None:
+            self._run.context.stored_count = 0  # type: ignore[attr-defined]
+        self._store.lose(self._run)

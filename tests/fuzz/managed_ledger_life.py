@@ -13,12 +13,11 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata
+from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata, UncertainStore
 from tests.support.fault_disk import FaultDisk
 from tests.support.stepped_loop import NoThreads, SteppedJournal, SteppedLoop
 from tests.unit.local_store.stores import DIRECTORY
 
-from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
@@ -75,7 +74,7 @@ class Life:
         self.metadata = SlowMetadata(disk, values, self.loop.delay_s)
         self.is_over = False
         self.broken: list[BaseException | str] = []
-        self.store: LocalStore
+        self.store: UncertainStore
         self.factory: ManagedLedgerFactory
         # Calls that are made between runs happen on this loop as well.
         asyncio._set_running_loop(self.loop)
@@ -85,7 +84,9 @@ class Life:
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
         around = StoreEnvironment(self.disk, self.clock, Random(0), NoThreads())
-        self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal))
+        self.store = self.run(
+            UncertainStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal)
+        )
         resources = LedgerResources(
             self.store,
             EntryCache(2_000),

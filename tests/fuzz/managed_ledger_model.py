@@ -26,13 +26,21 @@ class ModelEntry:
     published_ms: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ModelRun:
     """Entries that were appended together."""
 
     payloads: list[bytes]
     message_counts: list[int]
     published_ms: int
+    stored_count: int = 0
+    """The first entries that are stored, of a run with an unknown outcome."""
+
+    def divided(self, count: int) -> tuple[ModelRun, ModelRun]:
+        return (
+            ModelRun(self.payloads[:count], self.message_counts[:count], self.published_ms),
+            ModelRun(self.payloads[count:], self.message_counts[count:], self.published_ms),
+        )
 
     def entries(self, ledger_id: int, first_entry_id: int) -> list[ModelEntry]:
         return [
@@ -182,6 +190,13 @@ class ModelTopic:
 
     def has(self, position: Position) -> bool:
         return position in self.positions
+
+    def divide(self, run: ModelRun, count: int) -> tuple[ModelRun, ModelRun]:
+        """The first `count` entries of a run under way are stored, and the others are appended again."""
+        head, tail = run.divided(count)
+        index = next(index for index, each in enumerate(self.pending) if each is run)
+        self.pending[index : index + 1] = [head, tail]
+        return head, tail
 
     def confirm(self, run: ModelRun, ledger_id: int, first_entry_id: int) -> None:
         """The oldest run under way is stored at these positions."""

@@ -365,6 +365,11 @@ class Steps(Traffic):
     def metadata_fails(self, count: int) -> None:
         self.life.faults.metadata_errors = count
 
+    def answers_are_lost(self, stored: int) -> None:
+        """It is unknown whether the next run is stored; `stored` of its entries are."""
+        self.life.store.lost_answers = 1
+        self.life.store.stored_count = stored
+
     def no_space(self, kept: int) -> None:
         """No write finds room; of each, `kept` bytes are written all the same."""
         self.life.faults.is_full = True
@@ -482,6 +487,7 @@ STEPS: dict[str, tuple[int, dict[str, Sequence[int]]]] = {
     "write_fails_soon": (1, {"operations": numbers(0, 20), "is_power_loss": BOTH}),
     "reads_fail": (1, {"count": (1, 3)}),
     "metadata_fails": (1, {"count": (1, 2)}),
+    "answers_are_lost": (3, {"stored": (0, 1, 2, 5)}),
     "no_space": (1, {"kept": (0, 10, 36)}),
     "space_returns": (2, {}),
     "disk_is_slow": (1, {"factor": (1, 1, 100)}),

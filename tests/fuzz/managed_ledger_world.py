@@ -76,6 +76,11 @@ class LiveTopic(ManagedLedgerListener):
     def entries_added(self, runs: list[AppendRun]) -> None:
         self._hear(runs, self._added)
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        assert isinstance(context, ModelRun)
+        assert entry_count == context.stored_count, "a run is divided at the wrong entry"
+        return self.model.divide(context, entry_count)
+
     def fenced(self, error: StoreError) -> None:
         raise AssertionError("nobody else writes here") from error
 
@@ -97,7 +102,8 @@ class LiveTopic(ManagedLedgerListener):
         self.model.confirm(appended, run.ledger_id, run.first_entry_id)
 
     def _failed(self, appended: ModelRun, run: AppendRun) -> None:
-        assert self._life.faults.has_refused, "a run is refused for no reason"
+        is_ending = self.managed.is_closed or self.model.may_be_terminated  # runs that wait for the next ledger
+        assert is_ending or self._life.faults.has_refused, "a run is refused for no reason"
         self.model.refuse(appended)
 
 
@@ -279,6 +285,9 @@ class ManagedLedgerWorld(SyncWorld):
         came_back = [(entry.position, entry.payload, entry.message_count) for entry in found]
         assert came_back[: len(known)] == known, "receipted entries are lost, changed or moved"
         rest = found[len(known) :]
+        for run in list(model.pending):
+            if 0 < run.stored_count < len(run.payloads):
+                model.divide(run, run.stored_count)
         while rest:
             assert model.pending, f"{rest[0].position} is there, and nobody published it"
             run = model.pending[0]
@@ -369,6 +378,11 @@ class ManagedLedgerWorld(SyncWorld):
     def listed_ledgers(self) -> set[int]:
         return {ledger_id for live in self.open.values() for ledger_id in live.managed.ledgers.ledger_ids()}
 
+    def unnamed_ledgers(self) -> set[int]:
+        """Ledgers that were created for later."""
+        ids = (live.managed._next_ledger_id for live in self.open.values())
+        return {ledger_id for ledger_id in ids if ledger_id is not None}
+
     def check(self) -> None:
         """After every step."""
         self.raise_broken()
@@ -439,5 +453,5 @@ class ManagedLedgerWorld(SyncWorld):
         listed = self.listed_ledgers()
         assert listed <= there, f"ledgers {listed - there} are named and do not exist"
         of_closed = {ledger_id for ledger_id, topic in self.owners.items() if topic is self.topics.get(topic.name)}
-        strange = there - listed - of_closed - self.orphans
+        strange = there - listed - of_closed - self.orphans - self.unnamed_ledgers()
         assert not strange, f"nobody owns the ledgers {strange}"

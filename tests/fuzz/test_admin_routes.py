@@ -76,7 +76,7 @@ class Caller:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._reader, self._writer
         assert reader is not None
-        head = f"{request.method} {request.target} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(request.body)}\r\n\r\n"
+        head = f"{request.method} {request.target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(request.body)}\r\n\r\n"
         try:
             writer.write(head.encode("utf-8") + request.body)
             answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

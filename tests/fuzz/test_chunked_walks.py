@@ -15,7 +15,7 @@ from tests.fuzz.dispatch_walks import FUZZ_EXAMPLES, FUZZ_SEED
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher, KeySharedSettings
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position

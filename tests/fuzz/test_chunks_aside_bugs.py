@@ -11,11 +11,11 @@ import pytest
 from tests.fuzz.test_chunked_walks import walk_from
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import Redelivery
 from pybroker.dispatch.shared import SharedDispatcher
+from pybroker.dispatch.shared_redelivery import BoundReplay
 from pybroker.model.position import Position
 
 WALKS = 40

@@ -13,7 +13,7 @@ from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redeli
 from pybroker.dispatch.failover import FailoverDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.dispatch.priority_levels import PriorityLevels
-from pybroker.dispatch.replay_queue import RedeliveryCounts, ReplaySet
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts, ReplaySet
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 

@@ -13,12 +13,12 @@ from tests.support.planting import Plant, found_by_walk
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay_queue import ReplaySet
+from pybroker.dispatch.redelivery_queue import ReplaySet
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.model.position import Position
 

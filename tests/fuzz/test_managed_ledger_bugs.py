@@ -15,9 +15,9 @@ from tests.fuzz.test_managed_ledger_model import FUZZ_SEED
 from tests.support import fault_disk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.errors import StoreError
+from pybroker.errors import LedgerFenced, StoreError
 from pybroker.ledgers import live_ledger
-from pybroker.ledgers.ledger_store import EntryRun, LedgerSummary
+from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerSummary
 from pybroker.local_store import local_store
 from pybroker.local_store.checkpoint.checkpointer import Checkpointer
 from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry
@@ -31,6 +31,7 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
+from pybroker.managed_ledger.rollover import PendingAppends, SplitContext
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.position import Position
 from pybroker.storage_format import journal_layout
@@ -134,16 +135,57 @@ async def _save_nothing() -> None:
 
 
 def a_ledger_takes_appends_before_it_is_named(patch: pytest.MonkeyPatch) -> None:
-    async def make_next(self: ManagedLedger) -> None:
+    async def change(self: ManagedLedger) -> None:
         save, self.document.save = self.document.save, _save_nothing  # type: ignore[method-assign]
         try:
             await original(self)
         finally:
             self.document.save = save  # type: ignore[method-assign]
 
-    original = ManagedLedger._make_next
-    patch.setattr(ManagedLedger, "_make_next", make_next)
-    patch.setattr(ManagedLedger, "_seal", lambda self: None)
+    original = ManagedLedger._change
+    patch.setattr(ManagedLedger, "_change", change)
+
+
+def unknown_appends_count_as_stored(patch: pytest.MonkeyPatch) -> None:
+    def decide(self: PendingAppends, ledger_id: int, entry_count: int, split: SplitContext) -> list[AppendRun]:
+        unknown, self._unknown = self._unknown, []
+        return unknown
+
+    patch.setattr(PendingAppends, "decide", decide)
+
+
+def unknown_appends_are_always_appended_again(patch: pytest.MonkeyPatch) -> None:
+    decide = PendingAppends.decide
+    patch.setattr(PendingAppends, "decide", lambda self, ledger_id, count, split: decide(self, ledger_id, 0, split))
+
+
+def later_appends_overtake_unknown_ones(patch: pytest.MonkeyPatch) -> None:
+    decide = PendingAppends.decide
+
+    def missing_last(self: PendingAppends, ledger_id: int, entry_count: int, split: SplitContext) -> list[AppendRun]:
+        waiting, self._waiting = self._waiting, []
+        stored = decide(self, ledger_id, entry_count, split)
+        self._waiting[:0] = waiting
+        return stored
+
+    patch.setattr(PendingAppends, "decide", missing_last)
+
+
+def appends_after_an_unknown_one_are_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PendingAppends, "has_unknown", property(lambda self: False))
+
+
+def the_change_of_ledger_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    change = ManagedLedger._change
+
+    async def once(self: ManagedLedger) -> None:
+        try:
+            await change(self)
+        except StoreError as error:
+            raise LedgerFenced(str(error)) from error
+
+    patch.setattr(ManagedLedger, "_change", once)
+    patch.setattr(ManagedLedger, "_go_on", lambda self: None)
 
 
 def a_refusal_leaves_the_first_refused_entry(patch: pytest.MonkeyPatch) -> None:
@@ -427,6 +469,11 @@ BUGS: Sequence[Plant] = [
     recovery_counts_one_entry_less,
     recovery_counts_messages_as_entries,
     a_ledger_takes_appends_before_it_is_named,
+    unknown_appends_count_as_stored,
+    unknown_appends_are_always_appended_again,
+    later_appends_overtake_unknown_ones,
+    appends_after_an_unknown_one_are_refused,
+    the_change_of_ledger_is_not_repeated,
     a_refusal_leaves_the_first_refused_entry,
     readers_see_what_is_not_durable_yet,
     what_was_read_ahead_serves_other_ledgers,

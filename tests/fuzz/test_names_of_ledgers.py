@@ -46,6 +46,9 @@ class _Heard(ManagedLedgerListener, AppendListener):
     def entries_added(self, runs: list[AppendRun]) -> None:
         """It is stored."""
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        raise AssertionError("these stores know the outcome of every append")
+
     def fenced(self, error: StoreError) -> None:
         raise AssertionError("nobody else writes here") from error
 

@@ -12,7 +12,7 @@ from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay, _Column
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay, _Column
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.position import EARLIEST, Position

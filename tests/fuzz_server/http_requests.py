@@ -84,7 +84,7 @@ class RequestMaker:
             if not HURTS_ALL.match(f"{method} {target}"):
                 break
         body = self._body() if method in {"POST", "PUT"} or self._random.random() < 0.05 else b""
-        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{self._headers()}\r\n"
+        head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{self._headers()}\r\n"
         return HttpRequest("proper", f"{method} {path}", head.encode() + body, is_proper=True)
 
     def _segment(self, name: str) -> str:
@@ -152,8 +152,8 @@ class RequestMaker:
 
     def _raw(self) -> HttpRequest:
         random = self._random
-        inner = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n"
-        start = b"POST /admin/v2/tenants/raw HTTP/1.1\r\nHost: x\r\n"
+        inner = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        start = b"POST /admin/v2/tenants/raw HTTP/1.1\r\nHost: localhost\r\n"
         kind, data = random.choice(
             (
                 ("two lengths", start + b"Content-Length: 3\r\nContent-Length: 30\r\n\r\nabc" + inner),
@@ -162,7 +162,7 @@ class RequestMaker:
                     start + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + inner,
                 ),
                 ("folded line", start + b"X-A: 1\r\n folded\r\nContent-Length: 0\r\n\r\n"),
-                ("bare line feeds", b"GET /admin/v2/clusters HTTP/1.1\nHost: x\n\n"),
+                ("bare line feeds", b"GET /admin/v2/clusters HTTP/1.1\nHost: localhost\n\n"),
                 ("bad chunk", start + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n"),
                 ("huge chunk", start + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nabc"),
                 ("negative length", start + b"Content-Length: -1\r\n\r\n"),
@@ -170,8 +170,14 @@ class RequestMaker:
                 ("unknown coding", start + b"Transfer-Encoding: gzip, x\r\n\r\nabc"),
                 ("half a head", inner[: random.randrange(1, len(inner) - 1)]),
                 ("half a body", start + b"Content-Length: 1000\r\n\r\nabc"),
-                ("long target", b"GET /" + b"a" * random.choice((9000, 70_000)) + b" HTTP/1.1\r\nHost: x\r\n\r\n"),
-                ("many headers", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * random.choice((200, 5000)) + b"\r\n"),
+                (
+                    "long target",
+                    b"GET /" + b"a" * random.choice((9000, 70_000)) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                ),
+                (
+                    "many headers",
+                    b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * random.choice((200, 5000)) + b"\r\n",
+                ),
                 ("pipelined", inner * random.choice((2, 20, 200))),
                 (
                     "version",
@@ -182,7 +188,7 @@ class RequestMaker:
                 (
                     "method",
                     random.choice((b"PRI * ", b"CONNECT a:1 ", b"TRACE / ", b"\x16\x03\x01"))
-                    + b"HTTP/1.1\r\nHost: x\r\n\r\n",
+                    + b"HTTP/1.1\r\nHost: localhost\r\n\r\n",
                 ),
                 (
                     "upgrade",

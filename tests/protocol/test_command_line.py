@@ -175,6 +175,10 @@ def test_peek_shows_each_message_of_a_batch_and_takes_nothing(run: Run) -> None:
     assert run("peek", "peeked", "s").out.endswith("  k  {p=q}  a\n")
     run("consume", "peeked", "-s", "s", "-n", "2")
     assert run("peek", "peeked", "s").out == "No unacknowledged messages.\n"
+    unknown = run("peek", "peeked", "nosuch")
+    assert unknown.code == 1
+    assert "Subscription nosuch not found for topic persistent://public/default/peeked" in unknown.err
+    assert not unknown.out
 
 
 def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerThread) -> None:
@@ -227,17 +231,17 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
         (["produce", "a", "--file", "/no/such"], 1, "cannot read /no/such: No such file"),
         (["produce", "a", "--lines", "/no/such"], 1, "cannot read /no/such: No such file"),
         (["explain", "a", "--key", "k"], 2, "need a subscription"),
-        (["explain", "a", "s", "--producer", "p"], 2, "leave out the subscription"),
+        (["explain", "a", "s", "--producer", "p"], 2, "omit the subscription"),
         (["explain", "a", "s", "--id", "x"], 2, "not a message id"),
         (["redeliver", "a", "s", "1:2:3"], 2, "a batch is delivered as a whole"),
         (["disconnect", "a", "--consumer", "c"], 2, "--consumer needs its subscription"),
-        (["disconnect", "a", "s", "--producer", "p"], 2, "a producer has no subscription"),
+        (["disconnect", "a", "s", "--producer", "p"], 2, "--producer takes no subscription"),
         (["topics", "--url", "http://127.0.0.1:1"], 1, "Check that a broker is running there"),
         (["topics", "--token-file", "/no/such"], 1, "/no/such cannot be read"),
         (
             ["produce", "a", "x", "--service-url", "pulsar://127.0.0.1:1", "--timeout", "1"],
             1,
-            "give another one with --service-url",
+            "set another one with --service-url",
         ),
     ],
 )

@@ -284,7 +284,7 @@ async def test_a_compaction_that_begins_while_a_topic_is_truncated_waits_for_its
 
     monkeypatch.setattr(topic.ledger, "truncate", held_truncate)
     truncating = asyncio.ensure_future(topic.truncate())
-    await broker.until(lambda: topic.ledger.compacted_drops == 1)
+    await broker.until(lambda: topic.ledger.compacted_drops >= 1)
     topic.compaction.start()
     for _ in range(20):
         await asyncio.sleep(0)

@@ -37,7 +37,7 @@ async def get(broker: MemoryBroker, path: str, headers: dict[str, str] | None = 
 async def head_of(broker: MemoryBroker, path: str, *lines: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body, without following anything."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-    writer.write("\r\n".join([f"GET {path} HTTP/1.1", "host: b", "connection: close", *lines, "", ""]).encode())
+    writer.write("\r\n".join([f"GET {path} HTTP/1.1", "host: localhost", "connection: close", *lines, "", ""]).encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     first, *rest = head.decode().split("\r\n")
@@ -76,7 +76,7 @@ class Look:
 @asynccontextmanager
 async def looking(broker: MemoryBroker, path: str) -> AsyncIterator[Look]:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: b\r\naccept: text/event-stream\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n".encode())
     look = Look(reader, writer)
     look.status = int((await reader.readline()).split()[1])
     try:
@@ -228,7 +228,7 @@ async def test_a_look_ends_with_the_right_and_with_the_credentials() -> None:
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
             writer.write(
-                f"GET {LIVE_TOPIC} HTTP/1.1\r\nhost: b\r\naccept: text/event-stream\r\n"
+                f"GET {LIVE_TOPIC} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n"
                 f"authorization: {headers['Authorization']}\r\n\r\n".encode()
             )
             look = Look(reader, writer)

@@ -120,7 +120,7 @@ async def test_chunks_that_were_never_published_are_found(kind: str) -> None:
         await broker.until(lambda: len(peer.delivered) == 1)
         (finding,) = (await explained(broker))["findings"]
         assert (finding["code"], finding["waits"]) == ("chunks-missing", False)
-        assert finding["sentence"].startswith("Consumer c has 1 of the 3 chunks of message large-0")
+        assert finding["sentence"].startswith("Consumer c has had 1 of the 3 chunks of message large-0")
         (message,) = finding["evidence"]["messages"]
         assert (message["consumer"]["name"], message["messageIds"]) == ("c", [str(first)])
         others = [await publish_chunk(broker, topic, each, 3) for each in (1, 2)]
@@ -326,6 +326,26 @@ async def test_thousands_of_keys_that_drain_and_what_is_held_of_them_are_looked_
         assert finding["table"]["more"] == finding["evidence"]["moreHashes"]
         assert finding["moreCommand"] == f"pybroker draining {TOPIC} s"
         assert await codes(broker, "?consumer=first") == ["key-drains", "held-by-consumer"]
+
+
+async def test_consumer_that_waits_for_a_draining_key_is_explained_as_stuck() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        subscription = await topic.subscription("s", True, True, {})
+        first = broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", "first")
+        first.flow(100)
+        keys = [str(number) for number in range(100)]
+        await broker.publish(topic, 100, keys)
+        await broker.until(lambda: first.state.unacked_messages == 100)
+        broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", "second").flow(100)
+        await broker.publish(topic, 100, keys)
+        key_order = subscription.key_order
+        assert key_order is not None
+        await broker.until(lambda: len(key_order.draining.hashes()) > 0 and bool(key_order.waiting.waiting))
+        answer = await explained(broker, "?consumer=second")
+        assert answer["findings"][0]["code"] == "key-drains"
+        assert answer["findings"][0]["waits"]
+        assert answer["findings"][0]["evidence"]["hashes"][0]["to"]["name"] == "second"
 
 
 async def test_blocked_hash_shows_all_keys_in_memory_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,14 @@ from pybroker.admin.http.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpPro
 from pybroker.admin.metrics import shared_page
 from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
-from pybroker.app import loop_factory
+from pybroker.broker_process import loop_factory
 from pybroker.memory.broker_memory import Holding
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-METRICS = b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n"
-CLUSTERS = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CLUSTERS = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TOPIC = "persistent://public/default/t"
 
 
@@ -170,7 +170,7 @@ async def test_forty_who_do_not_read_a_message_hold_no_more_than_the_total() -> 
         await publish(broker, bytes(size))
         memory = broker.http_limits.memory
         viewed = memory.views
-        request = f"GET {EXAMINE} HTTP/1.1\r\nhost: h\r\n\r\n".encode()
+        request = f"GET {EXAMINE} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         async with unread(broker.port, 40, request) as sockets:
             await until(lambda: viewed.used_bytes == viewed.bound_bytes)
             refused = [await asyncio.get_running_loop().sock_recv(each, 12) for each in sockets[7:]]
@@ -193,7 +193,7 @@ async def test_a_message_that_becomes_larger_than_messages_may_be_is_413() -> No
 async def test_large_answers_have_a_total() -> None:
     async with served(http_max_response_bytes=1_000_000, http_pending_request_timeout_ms=200) as http:
         http.broker.resources.namespaces = lambda tenant: ["x" * 900_000]  # type: ignore[list-item, method-assign]
-        request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
+        request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: localhost\r\n\r\n"
         http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
         responses = http.server.limits.memory.answers
         async with unread(http.port, 1, request):
@@ -213,7 +213,7 @@ async def test_an_answer_that_nobody_takes_is_dropped_with_its_connection() -> N
     async with served(http_write_timeout_ms=200) as http:
         http.broker.resources.namespaces = lambda tenant: ["x" * 60_000]  # type: ignore[list-item, method-assign]
         http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
-        request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
+        request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: localhost\r\n\r\n"
         connections = http.server._connections
         assert connections is not None
         for head in (request, request.replace(b"host: h", b"connection: close\r\nhost: h")):
@@ -225,7 +225,7 @@ async def test_an_answer_that_nobody_takes_is_dropped_with_its_connection() -> N
 async def test_large_bodies_have_a_total_and_wait_in_the_socket() -> None:
     settings = {"http_max_request_bytes": 150_000, "http_pending_request_timeout_ms": 300}
     async with served(**settings) as http:
-        head = b"POST /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 100000\r\n\r\n"
+        head = b"POST /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100000\r\n\r\n"
         body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'.ljust(100_000)
         requests = http.server.limits.memory.requests
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
@@ -240,8 +240,9 @@ async def test_large_bodies_have_a_total_and_wait_in_the_socket() -> None:
 
 
 async def put_tenant(http: Served, body: bytes) -> int:
-    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-        body
+    head = (
+        b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
     )
     return int((await exchange(http.port, head + body)).split()[1])
 
@@ -249,7 +250,7 @@ async def put_tenant(http: Served, body: bytes) -> int:
 async def test_a_document_has_a_size_and_more_in_it_than_brackets() -> None:
     body = b'{"adminRoles": [], "allowedClusters": ["standalone"], "x": %s}'
     async with served(max_http_document_bytes=50_000) as http:
-        declared = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50001\r\n\r\n"
+        declared = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50001\r\n\r\n"
         assert (await exchange(http.port, declared)).startswith(b"HTTP/1.1 413")
         assert await put_tenant(http, body % (b"[" + b"[]," * 1100 + b"1]")) == 400
         assert await put_tenant(http, body % (b"[" + b'"[]"' + b',{"a": [1, 2]}' * 2000 + b"]")) == 204
@@ -331,7 +332,7 @@ async def test_half_requests_keep_nobody_out_and_who_is_in_stays(key: str) -> No
 async def test_who_was_only_refused_makes_way() -> None:
     async with served(max_http_server_connections_per_ip=2) as http:
         port = http.port
-        async with unread(port, 2, b"GET /nothing HTTP/1.1\r\nhost: h\r\n\r\n") as sockets:
+        async with unread(port, 2, b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n") as sockets:
             for each in sockets:
                 assert await asyncio.get_running_loop().sock_recv(each, 12) == b"HTTP/1.1 404"
             _, writer = await served_once(port)
@@ -341,8 +342,8 @@ async def test_who_was_only_refused_makes_way() -> None:
 # --- requests that could be read in two ways ---------------------------------------------------------------------------
 
 
-HOST = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n"
-PUT = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\n"
+HOST = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n"
+PUT = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @pytest.mark.parametrize(
@@ -386,5 +387,5 @@ async def test_a_body_of_tiny_chunks_is_400(http: Served) -> None:
 async def test_chunks_of_a_usual_size_and_a_few_small_ones_are_taken(http: Served) -> None:
     body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'
     chunks = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"1000\r\n" + b" " * 4096 + b"\r\n0\r\nx: y\r\n\r\n"
-    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     assert (await exchange(http.port, head + chunks)).startswith(b"HTTP/1.1 204")

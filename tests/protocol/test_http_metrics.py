@@ -75,7 +75,7 @@ async def test_a_scrape_that_takes_too_long_is_cut_off(monkeypatch: pytest.Monke
     monkeypatch.setattr(MetricsPage, "slices", endless)
     async with served(metrics_servlet_timeout_ms=50) as http:
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         page = b""
         with contextlib.suppress(ConnectionError), contextlib.closing(writer):
             while more := await reader.read(1 << 16):

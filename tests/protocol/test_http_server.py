@@ -35,7 +35,7 @@ async def test_an_unknown_path_is_404_with_a_reason(http: Served) -> None:
 
 @pytest.mark.parametrize("server", [b"", b"http://127.0.0.1:8080", b"HTTPS://some.where"])
 async def test_a_request_may_name_the_server_before_the_path(http: Served, server: bytes) -> None:
-    lines = b"GET " + server + b"/admin/v2/clusters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    lines = b"GET " + server + b"/admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert (await exchange(http, lines)).startswith(b"HTTP/1.1 200 ")
 
 
@@ -78,21 +78,21 @@ async def test_a_bug_is_answered_without_its_stack_and_logged_with_it(
 async def test_a_store_that_fails_is_500_with_its_reason(http: Served) -> None:
     http.broker.sickness = StoreError("disk full")
     answer = await http.call("GET", f"{ADMIN}/brokers/health")
-    assert (answer.status, answer.reason) == (500, "The broker's store failed: disk full")
+    assert (answer.status, answer.reason) == (500, "The broker's storage failed: disk full")
 
 
 async def test_a_body_over_the_limit_is_413_declared_or_not() -> None:
     async with served(max_http_request_body_bytes=100) as http:
         declared = await http.call("PUT", f"{ADMIN}/tenants/acme", b"x" * 101)
         assert (declared.status, "maxHttpRequestBodyBytes" in declared.reason) == (413, True)
-        head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+        head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
         chunked = await exchange(http, head + b"80\r\n" + b"x" * 128 + b"\r\n")
         assert chunked.startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["complete", "without end"])
 async def test_headers_over_the_limit_are_431(http: Served, end: bytes) -> None:
-    answer = await exchange(http, b"GET /metrics HTTP/1.1\r\nhost: h\r\nx: " + b"y" * 10_000 + end)
+    answer = await exchange(http, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 10_000 + end)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
@@ -108,7 +108,7 @@ async def test_a_head_that_never_ends_is_cut() -> None:
 
 async def cut_in_the_second_head(http: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
+    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await reader.readuntil(b'["standalone"]')
     writer.write(b"GET")
     async with asyncio.timeout(5):
@@ -117,7 +117,7 @@ async def cut_in_the_second_head(http: Served) -> None:
 
 
 async def test_a_body_that_never_ends_is_408() -> None:
-    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50\r\n\r\n{"
+    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{"
     async with served(http_body_timeout_ms=50) as http:
         assert (await exchange(http, head)).startswith(b"HTTP/1.1 408 ")
 
@@ -126,7 +126,7 @@ async def test_a_body_that_never_ends_is_408() -> None:
 async def test_a_refusal_waits_for_the_body_that_is_coming(http: Served, close: str) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
     try:
-        writer.write(f"PUT /nothing HTTP/1.1\r\nhost: x\r\n{close}content-length: 6\r\n\r\n123".encode())
+        writer.write(f"PUT /nothing HTTP/1.1\r\nhost: localhost\r\n{close}content-length: 6\r\n\r\n123".encode())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await reader.read(1)
@@ -138,7 +138,7 @@ async def test_a_refusal_waits_for_the_body_that_is_coming(http: Served, close: 
 
 
 async def test_a_client_that_asks_whether_to_send_its_body_is_refused_at_once(http: Served) -> None:
-    head = b"PUT /nothing HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\nconnection: close\r\ncontent-length: 6\r\n\r\n"
+    head = b"PUT /nothing HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\nconnection: close\r\ncontent-length: 6\r\n\r\n"
     assert (await exchange(http, head)).startswith(b"HTTP/1.1 404")
 
 
@@ -148,7 +148,7 @@ async def test_a_client_that_does_not_read_is_cut() -> None:
         http.broker.resources.namespaces = lambda tenant: names  # type: ignore[assignment, method-assign, return-value]
         # This stream stops reading after a few bytes; the answer is larger than what the kernel keeps on the way.
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port, limit=1)
-        writer.write(b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n")
+        writer.write(b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await reader.readexactly(1)
         connections = http.server._connections
         assert connections is not None
@@ -158,8 +158,8 @@ async def test_a_client_that_does_not_read_is_cut() -> None:
 
 
 async def test_one_connection_serves_requests_one_after_the_other(http: Served) -> None:
-    request = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n"
-    last = b"HEAD /admin/v2/clusters HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+    request = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    last = b"HEAD /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     answers = await exchange(http, request * 3 + last)
     assert answers.count(b"HTTP/1.1 200 ") == 4
     assert answers.count(b'["standalone"]') == 3
@@ -167,7 +167,7 @@ async def test_one_connection_serves_requests_one_after_the_other(http: Served) 
 
 async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledgement(http: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: x\r\n\r\n")
+    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     connections = http.server._connections
     assert connections is not None
@@ -180,7 +180,7 @@ async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledge
 async def test_connections_over_the_limit_are_refused() -> None:
     async with served(max_http_server_connections=1) as http:
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-        writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
+        writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         assert (await exchange(http, b"")).startswith(b"HTTP/1.1 503 ")
         writer.close()
@@ -195,7 +195,7 @@ async def test_close_lets_a_request_end_and_cuts_one_that_does_not() -> None:
             await released.wait()
 
         http.broker.health_check = slow  # type: ignore[method-assign]
-        request = b"GET /admin/v2/brokers/health HTTP/1.1\r\nhost: h\r\n\r\n"
+        request = b"GET /admin/v2/brokers/health HTTP/1.1\r\nhost: localhost\r\n\r\n"
         answer = asyncio.create_task(exchange(http, request))
         await entered.wait()
         closing = asyncio.create_task(http.server.close(deadline_s=5))
@@ -307,7 +307,53 @@ async def test_every_path_but_metrics_and_what_probes_ask_needs_credentials(tmp_
 async def test_page_of_another_site_may_not_change_the_broker(
     http: Served, method: str, site: str, status: int
 ) -> None:
-    head = f"{method} /admin/v2/absent HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n"
+    head = f"{method} /admin/v2/absent HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n"
     answer = await exchange(http, f"{head}Sec-Fetch-Site: {site}\r\n\r\n".encode())
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
-    assert (b"another site" in answer) == (status == 403)
+    assert (b"of other sites" in answer) == (status == 403)
+
+
+@pytest.mark.parametrize("path", ["/admin/v2/clusters", "/metrics", "/live", "/console/"])
+@pytest.mark.parametrize(
+    ("host", "is_accepted"),
+    [("localhost:1", True), ("127.0.0.1", True), ("listed.example", True), ("rebound.example:8080", False)],
+)
+async def test_requests_without_credentials_need_a_known_host(path: str, host: str, is_accepted: bool) -> None:
+    async with served(http_allowed_hosts=("listed.example",)) as http:
+        head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        answer = await exchange(http, head.encode())
+    if is_accepted:
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+    else:
+        assert answer.startswith(b"HTTP/1.1 421 "), answer
+        assert b"httpAllowedHosts" in answer
+
+
+async def test_change_by_a_rebound_host_is_refused_and_changes_nothing(http: Served) -> None:
+    head = (
+        "PUT /admin/v2/tenants/rebound HTTP/1.1\r\nHost: rebound.example\r\nConnection: close\r\nContent-Length: 2\r\n"
+    )
+    answer = await exchange(http, f"{head}Sec-Fetch-Site: same-origin\r\n\r\n{{}}".encode())
+    assert answer.startswith(b"HTTP/1.1 421 "), answer
+    assert (await http.call("GET", "/admin/v2/tenants/rebound")).status == 404
+
+
+@pytest.mark.parametrize(("anonymous_role", "status"), [("visitor", 421), ("", 401)])
+async def test_only_credentials_make_an_unknown_host_acceptable(
+    tmp_path: Path, anonymous_role: str, status: int
+) -> None:
+    passwords = tmp_path / "passwords"
+    passwords.write_text("admin:{SHA}0DPiKuNIrrVmD8IUCuw1hQxNqZc=\n")
+    passwords.chmod(0o600)
+    settings = {
+        "authentication_enabled": True,
+        "authentication_providers": ("basic",),
+        "basic_auth_conf": str(passwords),
+        "anonymous_user_role": anonymous_role,
+    }
+    head = "GET /admin/v2/clusters HTTP/1.1\r\nHost: proxy.example\r\nConnection: close\r\n"
+    async with served(**settings) as http:
+        answer = await exchange(http, f"{head}\r\n".encode())
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
+        answer = await exchange(http, f"{head}Authorization: Basic YWRtaW46YWRtaW4=\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 200 "), answer

@@ -285,3 +285,14 @@ async def test_the_log_of_a_coordinator_cannot_be_deleted_as_a_topic(broker: Mem
     answer = await broker.rest("DELETE", "/persistent/pulsar/system/__transaction_log_0?force=true")
     assert answer.status == 405
     assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
+
+
+async def test_transaction_of_an_unused_coordinator_is_reported_as_missing_transaction(broker: MemoryBroker) -> None:
+    for method, path in (("GET", "transactionMetadata/0/99"), ("POST", "abortTransaction/0/99")):
+        answer = await rest(broker, path, method=method)
+        assert answer.status == 404
+        assert answer.json == {"reason": "The transaction with this txdID `(0,99)`not found "}
+    answer = await rest(broker, "transactionMetadata/99/0")
+    assert answer.status == 404
+    assert answer.json == {"reason": "Transaction coordinator with id 99 not found!"}
+    assert broker.service.transactions.running() == [], "a question starts no coordinator"

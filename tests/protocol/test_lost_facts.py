@@ -32,7 +32,7 @@ def test_a_broker_without_its_checkpoint_table_does_not_begin_anew(tmp_path: Pat
         table.unlink()
         if what == "empty":
             table.touch()
-        with pytest.raises(RuntimeError, match=rf"checkpoint\.db is {what}, but .* holds .* Put it back"):
+        with pytest.raises(RuntimeError, match=rf"checkpoint\.db is {what}, but .* contains .* Restore checkpoint\.db"):
             broker.start()
         assert {path.name: path.read_bytes() for path in broker.data.glob("ledgers/*")} == ledgers
         table.touch()
@@ -41,7 +41,7 @@ def test_a_broker_without_its_checkpoint_table_does_not_begin_anew(tmp_path: Pat
     for _ in range(2):
         table.unlink(missing_ok=True)
         with pytest.raises(
-            RuntimeError, match=r"holds topics, \S*/a among them, but no ledgers, no journal and no checkpoint"
+            RuntimeError, match=r"contains topics \(\S*/a\), but no ledgers, no journal and no checkpoint"
         ):
             broker.start()
     for name in ("ledgers", "journal"):

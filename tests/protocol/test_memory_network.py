@@ -14,8 +14,8 @@ from tests.support.async_client import AsyncClient, Type
 from tests.support.memory_network import MemoryNetwork
 
 from pybroker.admin.server import HttpServer
-from pybroker.build import Stores, build
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import Stores, build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.errors import CannotListen
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
@@ -57,7 +57,7 @@ class Doors:
 
     async def get(self, path: str) -> tuple[list[str], Any]:
         reader, writer = await self.network.ports[HTTP].connect()
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         return head.decode().split("\r\n"), json.loads(body)
 

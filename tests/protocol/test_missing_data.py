@@ -72,8 +72,8 @@ def test_broker_refuses_lost_empty_and_older_journal_and_starts_with_the_right_o
     kept = broker.directory / "kept"
     shutil.copytree(journal, kept)
     said = {
-        remove: "journal/ holds no file of the last run",
-        empty: "journal/ holds no file of the last run",
+        remove: "journal/ contains no file of the last run",
+        empty: "journal/ contains no file of the last run",
         replace_by_older: r"no whole batch \d+ here; batches up to \d+ were durable",
     }
     for lose, what in said.items():
@@ -135,7 +135,7 @@ def test_missing_and_cut_ledgers_are_refused_after_a_clean_stop(tmp_path: Path) 
     path = next(path for path in ledgers.iterdir() if b"m7" in path.read_bytes())
     data = path.read_bytes()
     path.write_bytes(data[: data.index(b"m7")])
-    with pytest.raises(RuntimeError, match=rf"{path.name} is cut: 7 entries( of 10)? are there.*--accept-loss"):
+    with pytest.raises(RuntimeError, match=rf"{path.name} is truncated: it has 7 entries( of 10)?.*--accept-loss"):
         broker.start()
     path.write_bytes(data)
     with broker.running():

@@ -19,8 +19,8 @@ from tests.support.fault_disk import FaultDisk
 from tests.support.stepped_loop import NoThreads, SteppedJournal
 
 from pybroker.broker.service import BrokerService
-from pybroker.build import Stores, build
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import Stores, build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.store_environment import StoreEnvironment

@@ -60,7 +60,7 @@ def nobody_is_told_of_a_bug(case: Case) -> Iterator[Finding]:
     spoiled, filled = _faults(case, ("bad_disk",)), _faults(case, ("full_disk",))
     for event in case.tape.of(tape.HTTP):
         answer = str(event.facts.get("answer"))
-        is_bad = "store failed" in answer and any(begin <= event.at_s <= end for begin, end in spoiled)
+        is_bad = "storage failed" in answer and any(begin <= event.at_s <= end for begin, end in spoiled)
         is_full = any(begin <= event.at_s for begin, _ in filled) and "no space left on the broker's disk" in answer
         is_disk = "disk is full" in answer or is_bad or is_full
         if event.facts.get("status", 0) >= 500 and event.facts["status"] != 503 and not is_disk:

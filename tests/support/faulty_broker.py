@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from pybroker import app, cli
+from pybroker import broker_process, cli
 from pybroker.disk.direct_io import DirectWriter
 from pybroker.disk.disk import Disk, DiskFile, Pieces, SpaceFigures
 
@@ -99,5 +99,5 @@ class FaultyWriter(DirectWriter):
 
 
 if __name__ == "__main__":
-    app.run = functools.partial(app.run, disk=FaultyDisk())
+    broker_process.run = functools.partial(broker_process.run, disk=FaultyDisk())
     sys.exit(cli.main())

@@ -40,6 +40,10 @@ class FrameProxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    @property
+    def is_refusing(self) -> bool:
+        return self._server is None
+
     def freeze(self) -> None:
         """Forward nothing, and accept connections without an answer."""
         self._open.clear()

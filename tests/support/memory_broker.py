@@ -24,8 +24,8 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.build import build
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.embedding.stores import Fullness, MemoryStores
 from pybroker.managed_ledger.rollover import LedgerLimits

@@ -1,6 +1,6 @@
 """REST calls that write every kind of shared metadata document, and the calls that read all of it.
 
-`WRITES` creates a full set in an empty cluster named `standalone`; `READS` answers depend on the stored documents alone. The
+`WRITES` creates a full set in an empty cluster named `standalone`. The answers to `READS` depend on the stored documents alone. The
 recorded documents and answers of the reference broker are in `tests/vectors/metadata_documents.json`.
 """
 
@@ -69,7 +69,7 @@ def _namespace_policies(namespace: str) -> list[Write]:
         "offloadPolicies": {"managedLedgerOffloadDriver": "filesystem", "managedLedgerOffloadThresholdInBytes": 1000},
         "replication": [CLUSTER],
         "allowedClusters": [CLUSTER],
-        "antiAffinity": "racks",
+        "antiAffinity": b"racks",  # as pulsar-admin sends it
         "persistence/bookieAffinity": {"bookkeeperAffinityGroupPrimary": "fast"},
         "resourcegroup/small": None,
         "migration": False,
@@ -166,7 +166,7 @@ WRITES: list[Write] = [
         {"bundles": {"boundaries": ["0x00000000", "0x20000000", "0xffffffff"], "numBundles": 2}},
     ),
     Write("PUT", f"{V2}/namespaces/{PLACED}", {"bundles": {"numBundles": 8}}),
-    Write("POST", f"{V2}/namespaces/{PLACED}/antiAffinity", "racks"),
+    Write("POST", f"{V2}/namespaces/{PLACED}/antiAffinity", b"racks"),
     Write("POST", f"{V2}/namespaces/{PLACED}/migration", True),
     Write("PUT", f"{V2}/namespaces/{FULL}", {"bundles": {"numBundles": 2}}),
     Write("PUT", f"{V2}/persistent/{FULL}/orders"),

@@ -51,7 +51,7 @@ def stalled_reader(broker: BrokerProcess, ledger_id: int) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(10)
     connection.connect(("127.0.0.1", port_of(broker)))
-    connection.sendall(f"GET {BASE}/t/ledger/{ledger_id} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    connection.sendall(f"GET {BASE}/t/ledger/{ledger_id} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     assert connection.recv(12) == b"HTTP/1.1 200"
     return connection
 

@@ -38,8 +38,8 @@ async def test_a_place_behind_the_last_trimmed_entry_has_lost_nothing() -> None:
         assert (await plan(broker, Place(last, count))).lost == ()
         told = (await plan(broker, Place(last, count - 1))).lost
         assert len(told) == 1
-        assert f"{last}:{count - 1} up to {last}:{count} are gone" in told[0]
-        assert f"the oldest that is left is {left.first.ledger_id}:{left.first.entry_id}" in told[0]
+        assert f"{last}:{count - 1} up to {last}:{count} are deleted" in told[0]
+        assert f"the oldest remaining entry is {left.first.ledger_id}:{left.first.entry_id}" in told[0]
         assert len((await plan(broker, Place(gone[0], 0))).lost) == len(gone)
         assert (await plan(broker)).lost == ()
         # It is remembered by the next one who loads the topic.

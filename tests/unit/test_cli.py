@@ -12,10 +12,10 @@ from pybroker.config import KEYS, BrokerConfig, similar_key
 
 
 class FakeApp(ModuleType):
-    """Stands for `pybroker.app`: keeps what it was called with and ends at once."""
+    """Stands for `pybroker.broker_process`: keeps what it was called with and ends at once."""
 
     def __init__(self) -> None:
-        super().__init__("pybroker.app")
+        super().__init__("pybroker.broker_process")
         self.calls: list[tuple[BrokerConfig, Path | None, list[str]]] = []
 
     def run(self, config: BrokerConfig, ready_file: Path | None, warnings: list[str], **_: object) -> int:
@@ -26,8 +26,8 @@ class FakeApp(ModuleType):
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     fake = FakeApp()
-    monkeypatch.setitem(sys.modules, "pybroker.app", fake)
-    monkeypatch.setattr(pybroker, "app", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "pybroker.broker_process", fake)
+    monkeypatch.setattr(pybroker, "broker_process", fake, raising=False)
     for key in KEYS:
         monkeypatch.delenv(key, raising=False)
         monkeypatch.delenv(f"PULSAR_PREFIX_{key}", raising=False)
@@ -124,12 +124,12 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
         "journalSyncData cannot be 'perhaps'",
         "authorizationEnabled=true needs authenticationEnabled=true",
         "tlsProtocols: SSLv3 not supported",
-        "a TLS port is set, so tlsCertificateFilePath must be set, too",
-        "a TLS port is set, so tlsKeyFilePath must be set, too",
+        "a TLS port is configured, so tlsCertificateFilePath must be set",
+        "a TLS port is configured, so tlsKeyFilePath must be set",
         "advertisedListeners has 'x'",
         "advertisedListeners has 'z'",
         "clusterName cannot be 'a/b'",
-        "bootstrapNamespaces cannot have 'c'",
+        "bootstrapNamespaces cannot contain 'c'",
         "otelExporterOtlpEndpoint cannot be 'collector:4318'",
         "unknown configuration keys: maxMesageSize (did you mean maxMessageSize?)",
     ]

@@ -1,4 +1,4 @@
-"""Each row of docs/contributing/conformance.md names existing tests, a section of docs/reference/differences.md, or the client."""
+"""Each row of docs/contributing/conformance*.md names existing tests, a section of docs/reference/differences.md, or the client."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,8 @@ from tests.support.named_tests import NAMED_TEST, names_in
 
 ROOT = Path(__file__).resolve().parents[2]
 DIFFERENCES = (ROOT / "docs" / "reference" / "differences.md").read_text(encoding="utf-8")
-TEXT = (ROOT / "docs" / "contributing" / "conformance.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "docs" / "contributing").glob("conformance*.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 LINK = re.compile(r"\]\(\.\./reference/differences\.md#([\w-]+)\)")
 ROWS = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| Statement")]
 

@@ -49,8 +49,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage_format": VALUES,
     "disk": (*VALUES, "runtime", "storage_format.marker_layout"),
     "wire": VALUES,
-    "zookeeper": (),
-    "bookkeeper": ("runtime.logs", "runtime.tasks", "zookeeper"),
+    "zookeeper": ("runtime",),
+    "bookkeeper": ("runtime", "zookeeper"),
     "dispatch": VALUES,
     "ledgers": (*VALUES, "storage_format"),
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
@@ -100,8 +100,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "transactions",
         "wire",
     ),
-    "build": (*STORES, "managed_ledger", "wire", "broker"),
-    "app": (*BROKER, "wire", "broker", "server", "admin", "websocket", "build"),
+    "broker_assembly": (*STORES, "managed_ledger", "wire", "broker"),
+    "broker_process": (*BROKER, "wire", "broker", "server", "admin", "websocket", "broker_assembly"),
     "embedding": (
         *STORES,
         "wire",
@@ -110,8 +110,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "broker.publishing.publish_checks",
         "broker.context.publish_refusals",
         "server",
-        "build",
-        "app",
+        "broker_assembly",
+        "broker_process",
     ),
     "testing": ("client", "embedding"),
     "cli": (
@@ -123,7 +123,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "configuration_check",
         "tools",
         "pipelines",
-        "app",
+        "broker_process",
     ),
     "__main__": ("cli",),
 }
@@ -172,7 +172,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "brokers": ("calls",),
         "transactions": ("time_text", "calls", "stats.managed_ledger_stats"),
         "inspection": ("slices", "calls"),
-        "explain": ("slices", "calls", "inspection.asked"),
+        "explain": ("slices", "calls", "inspection.common_parameters"),
         "server": ("...",),
     },
 }
@@ -183,7 +183,7 @@ PURE = (
     "local_store.segments.ledger_location",
     "errors",
     "config.broker_config",
-    "config.keys",
+    "config.setting_types",
     "model",
     "waiting.fair_queue",
     "waiting.fair_shares",
@@ -247,7 +247,7 @@ PURE = (
     "schema.schema_data",
     "schema.validation",
     "client.addresses",
-    "client.backoff",
+    "client.reconnect_delay",
     "client.failures",
     "client.consuming.flow_window",
     "client.frames",
@@ -301,9 +301,9 @@ PURE = (
     "admin.stats.internal_info",
     "admin.http.request_limit",
     "admin.http.strict_head",
-    "auth.names",
-    "auth.provider",
-    "auth.tls_auth",
+    "auth.provider_names",
+    "auth.authentication_provider",
+    "auth.tls_provider",
     "config.dynamic",
     "config.only_in_pulsar",
     "server.handler",
@@ -372,7 +372,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "process.watchdog": {"time"},  # asks the operating system why the loop stood still
     "process.service_manager": {"time", "socket.socket"},  # the socket and the clock of the system's service manager
     "zookeeper.client": {"time"},  # a session's deadline also counts while the machine is suspended
-    "auth.basic": {"secrets"},  # a key that lasts as long as the process
+    "auth.basic_provider": {"secrets"},  # a key that lasts as long as the process
 }
 
 # Circles of modules that know of each other, if only by a type. They may only get smaller; what stays has its reason in

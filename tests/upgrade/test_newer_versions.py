@@ -29,6 +29,7 @@ from pybroker.errors import StoreError
 from pybroker.local_store.checkpoint.checkpoint_rows import TABLE_VERSION, row_checksum
 from pybroker.managed_ledger import cursor_record, ledger_list, managed_ledger_info
 from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, decode_info, delayed_record_id
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.metadata.sqlite_table import LAYOUT_VERSION
 from pybroker.storage_format.journal_layout import JOURNAL_VERSION
 from pybroker.storage_format.segment_layout import SEGMENT_VERSION, TRAILER_BYTES
@@ -39,6 +40,16 @@ VERSION_OFFSET = 8
 """Of the header of a journal file or segment."""
 TRAILER_VERSION_OFFSET = 4
 """Of the trailer of a segment."""
+
+
+def _unpack(state: str, target: Path) -> None:
+    """Unpack the newest sample, with its metadata in the current layout: a start converts them before it reads other files."""
+    unpack(NEWEST, state, target)
+
+    async def convert() -> None:
+        await (await SqliteMetadataStore.open(target / "metadata.db", mark=target / "metadata.end")).close()
+
+    asyncio.run(convert())
 
 
 # --- versions of the whole directory -----------------------------------------------------------------------------------
@@ -94,7 +105,7 @@ def _raise_at(path: Path, offset: int) -> None:
 )
 def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path], str], tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "killed", broker.data)
+    _unpack("killed", broker.data)
     text = raise_version(broker.data)
     before = _contents(broker.data)
     with pytest.raises(RuntimeError) as refused:
@@ -109,7 +120,7 @@ def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path]
 
 def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "killed", broker.data)
+    _unpack("killed", broker.data)
     path = max((broker.data / "journal").glob("*.journal"))
     right = path.read_bytes()
     _raise_at(path, VERSION_OFFSET)
@@ -118,7 +129,7 @@ def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     path.write_bytes(newer)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    known = f"journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
+    known = f"journal file has version {JOURNAL_VERSION + 1}, this version of pybroker supports {JOURNAL_VERSION}"
     assert f"{path.name} cannot be read: {known}: start the newer version that wrote it" in str(refused.value)
     assert main(["ledger", "repair", str(broker.data), "--apply", "--accept-loss"]) == 2
     assert path.read_bytes() == newer, "a repair discards nothing"
@@ -207,7 +218,7 @@ TOPICS = {
 
 def test_topics_of_newer_versions_are_refused_and_others_serve(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "stopped", broker.data)
+    _unpack("stopped", broker.data)
     asyncio.run(_open_and(_raise_versions_of_topics, broker.data))
     with broker.running():
         topics = f"{broker.http_url}/admin/v2/persistent/public/default"
@@ -234,7 +245,7 @@ async def _raise_transaction_log(stores: Stores) -> None:
 
 def test_coordinator_with_log_of_newer_version_serves_no_transactions(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "stopped", broker.data)
+    _unpack("stopped", broker.data)
     asyncio.run(_open_and(_raise_transaction_log, broker.data))
     with broker.running():
         until(lambda: _knows(records.FORMAT_VERSION) in broker.log.read_text())
@@ -248,7 +259,7 @@ async def _raise_delayed(stores: Stores) -> None:
 
 def test_delayed_index_of_newer_version_is_rebuilt_from_the_messages(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "stopped", broker.data)
+    _unpack("stopped", broker.data)
     asyncio.run(_open_and(_raise_delayed, broker.data))
     subscription = load(NEWEST, "stopped").subscription(DELAYED, "s")
     with broker.running():
@@ -263,7 +274,7 @@ def test_delayed_index_of_newer_version_is_rebuilt_from_the_messages(tmp_path: P
 
 def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    unpack(NEWEST, "stopped", broker.data)
+    _unpack("stopped", broker.data)
     ledger_id = int(load(NEWEST, "stopped").messages[PLAIN][0].id.partition(":")[0])
     path = broker.data / "ledgers" / f"{ledger_id:020}.ledger"
     _raise_at(path, VERSION_OFFSET)
@@ -271,8 +282,7 @@ def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
     before = _contents(broker.data)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    version = (
-        f"version {SEGMENT_VERSION + 1}, this program knows {SEGMENT_VERSION}: start the newer version that wrote it"
-    )
-    assert f"the segment of ledger {ledger_id} has {version}" in str(refused.value)
+    version = f"version {SEGMENT_VERSION + 1}, this version of pybroker supports {SEGMENT_VERSION}"
+    advice = "start the newer version that wrote it"
+    assert f"the segment of ledger {ledger_id} has {version}: {advice}" in str(refused.value)
     assert _contents(broker.data) == before

@@ -1,5 +1,5 @@
-"""The HTTP edge: admin REST, lookups, metrics.
+"""The HTTP server: admin REST, lookups, metrics, console.
 
-Routes parse requests, authorise them, call the broker's methods (the same as the binary protocol), and format answers.
-Start with `server.py` (routes and ports), then `http/application.py` (the life of a request).
+A route handler parses the request, checks permissions, calls the broker's methods (as the binary protocol does), and
+formats the response. Start with `server.py` (routes and ports), then `http/application.py` (request processing).
 """

@@ -1,7 +1,7 @@
-"""The HTTP server: binds the plain and the TLS port, serves on the broker's event loop, closes within a deadline.
+"""The HTTP server: binds the plain and TLS ports, serves on the broker's event loop, closes within a deadline.
 
-Uses uvicorn's protocol class without its server, because the application owns signals and the event loop. Invariant:
-after `close` has returned, no connection is open and no request runs.
+It uses uvicorn's protocol class without uvicorn's server, because the application owns signals and the event loop.
+Invariant: after `close`, no connection is open and no request runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from uvicorn.config import Config
 
 from pybroker.admin.brokers import (
-    absent,
+    absent_features,
     broker_routes,
     cluster_document_routes,
     cluster_routes,
@@ -47,7 +47,7 @@ from pybroker.admin.namespaces import (
     resource_quota_routes,
     tenant_routes,
 )
-from pybroker.admin.policies import namespace_offload, namespace_policies, plain_policies, topic_policies
+from pybroker.admin.policies import namespace_offload, namespace_policies, policy_table_routes, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
 from pybroker.admin.topics import (
@@ -76,10 +76,10 @@ CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
 
-# The first matching route wins: fixed paths precede those with a name at the same position.
+# The first matching route wins, so fixed paths precede those with a name at the same position.
 NOUNS = (
     status_routes,
-    absent,
+    absent_features,
     cluster_routes,
     cluster_document_routes,
     broker_routes,
@@ -90,7 +90,7 @@ NOUNS = (
     namespace_offload,
     namespace_settings_routes,
     namespace_subscription_routes,
-    plain_policies,
+    policy_table_routes,
     topic_permission_routes,
     namespace_routes,
     bundle_routes,
@@ -120,7 +120,7 @@ NOUNS = (
 
 
 class HttpServer:
-    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`. All of it runs on the loop that called `start`."""
+    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`, on the event loop that called `start`."""
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
         """`tls_context` may be shared with other listeners, so that one refresher serves all."""
@@ -157,12 +157,10 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """Bound port, None when HTTP is off or not bound."""
         return None if self._plain_port is None else self._plain_port.number
 
     @property
     def port_tls(self) -> int | None:
-        """Bound port, None when HTTPS is off or not bound."""
         return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
@@ -183,9 +181,8 @@ class HttpServer:
         return self._page.kept
 
     def bind(self) -> None:
-        """Bind the ports without serving them, so that addresses can be advertised first.
-
-        Raises CannotListen with all ports that cannot be bound.
+        """Bind the ports without serving, so that addresses can be advertised first. Raises CannotListen with every
+        port that could not be bound.
         """
         address, config, network = self._config.bind_address, self._config, self._runtime.network
         problems: list[str] = []
@@ -206,7 +203,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Bind the ports unless `bind` has, and serve."""
+        """Serve. Bind first unless `bind` was called."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()
@@ -237,14 +234,14 @@ class HttpServer:
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
-        """Accept no more connections, let requests end until the deadline, then close the rest. Idempotent."""
+        """Refuse connections, wait for requests until the deadline, then close all connections. Idempotent."""
         await self._tasks.close()
         await self.console.close()
         self._close_ports()
         connections, self._connections = self._connections, None
         if connections is None:
             return
-        connections.is_closing = True  # a TLS handshake may still end in a connection
+        connections.is_closing = True  # a TLS handshake may still become a connection
         for connection in list(connections.connections):
             if not connection.transport.is_closing():
                 connection.shutdown()
@@ -252,7 +249,7 @@ class HttpServer:
             async with asyncio.timeout(deadline_s):
                 await connections.all_closed.wait()
         except TimeoutError:
-            logs.warning("http.cut", connections=len(connections.connections), deadline_s=deadline_s)
+            logs.warning("http.requests_aborted", connections=len(connections.connections), deadline_s=deadline_s)
         tasks = list(connections.tasks)
         for task in tasks:
             task.cancel()
@@ -294,7 +291,6 @@ class HttpServer:
 
 
 async def measure_health(broker: BrokerService, interval_s: float) -> None:
-    """Run the health check periodically, for the metric `pulsar_health`."""
     while True:
         try:
             await broker.health_check()

@@ -1,4 +1,4 @@
-"""Long work in slices (`pybroker/runtime/time_slices.py`) that generates a text in pieces, or keeps its own results."""
+"""Time slices (`pybroker/runtime/time_slices.py`) of work that generates text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_CHARACTERS = 256 * 1024
-"""Bounds the encoding, compression, and sending of a slice."""
+"""Limits the time to encode, compress and send a slice."""
 
 
 def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
-    """Join the `pieces` of each slice; some are empty."""
+    """Join the `pieces` of each time slice. Some slices are empty."""
     texts: list[str] = []
     size = 0
     ends_ms = clock.monotonic_ms() + SLICE_MS

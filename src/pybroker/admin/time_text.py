@@ -1,4 +1,4 @@
-"""Times as REST shows them to people."""
+"""ISO 8601 times for REST."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 _CYCLE_YEARS = 400
 _CYCLE_MS = 146_097 * 86_400_000
-"""The calendar repeats after this time."""
+"""The Gregorian calendar repeats after 400 years."""
 _FIRST_YEAR = 2000
 _FIRST_MS = 946_684_800_000
 
 
 def iso_text(time_ms: int) -> str:
-    """Return milliseconds since 1970 in ISO 8601, UTC, for any year, without trailing zeros in the fraction."""
+    """Format Unix milliseconds as ISO 8601 in UTC, for any year, without trailing zeros."""
     cycles, rest_ms = divmod(time_ms - _FIRST_MS, _CYCLE_MS)
     time = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest_ms)
     year = time.year + cycles * _CYCLE_YEARS

@@ -1,7 +1,7 @@
-"""Selects the authentication provider for a client's credentials.
+"""Selection of the authentication provider for a client's credentials.
 
-Invalid credentials are refused, never treated as anonymous. A client is anonymous if it names no configured method, and
-only if `anonymousUserRole` is set and `strictAuthMethod` is not.
+Invalid credentials are refused, never treated as anonymous. A client is anonymous if its method is not configured,
+`anonymousUserRole` is set, and `strictAuthMethod` is not.
 """
 
 from __future__ import annotations
@@ -10,29 +10,28 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from pybroker.auth import names
-from pybroker.auth.basic import BasicProvider
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.basic_provider import BasicProvider
 from pybroker.auth.locations import decoded_base64
 from pybroker.auth.password_checks import CheckLimits, PasswordChecks
-from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
-from pybroker.auth.tls_auth import TlsProvider
-from pybroker.auth.token import TokenProvider, TokenSettings
+from pybroker.auth.tls_provider import TlsProvider
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError, Problems
+from pybroker.config.setting_types import ConfigError, Problems
 from pybroker.errors import AuthenticationError
 from pybroker.runtime.clock import Clock
 
 __all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
 
-NOBODY = Identity(None, names.NONE, None)
-_HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
+NOBODY = Identity(None, provider_names.NONE, None)
+_HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 
 
 class AuthenticationService:
-    """Configured providers. The constructor raises ConfigError."""
+    """The configured providers. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        """`clock` times the delays after wrong passwords."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
@@ -52,28 +51,25 @@ class AuthenticationService:
         problems = Problems()
         for name in config.authentication_providers:
             with problems.noted():
-                method = names.method_of(name)
+                method = provider_names.method_of(name)
                 if method not in self._providers:
                     self._providers[method] = _provider(method, config)
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
-            raise ConfigError(
-                "authenticationEnabled=true needs at least one provider, or each client would be rejected: set "
-                "authenticationProviders"
-            )
+            raise ConfigError("authenticationEnabled=true needs at least one provider: set authenticationProviders")
 
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Raise AuthenticationError."""
+        """Authenticate in the calling thread. Raises AuthenticationError for missing or invalid credentials."""
         if not self.enabled:
             return NOBODY
         provider = self._providers.get(method)
         if provider is not None:
             return provider.authenticate(data, peer_certificate, now_s)
         if self._anonymous_role:
-            return Identity(self._anonymous_role, names.NONE, None)
-        if method in {"", names.NONE}:
+            return Identity(self._anonymous_role, provider_names.NONE, None)
+        if method in {"", provider_names.NONE}:
             raise AuthenticationError(f"authentication is required; methods: {', '.join(self._providers)}")
         raise AuthenticationError(
             f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
@@ -84,15 +80,15 @@ class AuthenticationService:
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:
-        """Return whether `authenticate` computes no password hash, which would block the loop."""
+        """Return whether `authenticate` needs no password hash, which would block the event loop."""
         provider = self._providers.get(method)
         return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
 
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Authenticate with hashes computed in threads, fair among addresses. Raise AuthenticationError or
-        TooManyRequests.
+        """Authenticate, with password hashes computed in threads and queued fairly by address. Raises
+        AuthenticationError, or TooManyRequests if the queue is full.
         """
         provider = self._providers.get(method)
         if isinstance(provider, BasicProvider):
@@ -101,7 +97,7 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one hash, or wait for an identical computation, because a client opens many connections at once."""
+        """Compute one hash. Callers with the same password share it, because a client opens many connections at once."""
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -119,21 +115,25 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Return method and data of an HTTP request: from its Authorization header, else a token in its query, else its
-        client certificate.
+        """Return the method and credentials of an HTTP request: from the Authorization header, else the query's token,
+        else the client certificate.
 
-        `headers` has lower-case names or ignores case. Raise AuthenticationError.
+        `headers` has lower-case names or ignores case. Raises AuthenticationError for a malformed header.
         """
         authorization = headers.get("authorization", "")
-        if not authorization and query_token and names.TOKEN in self._providers:
-            return names.TOKEN, query_token.encode()
+        if not authorization and query_token and provider_names.TOKEN in self._providers:
+            return provider_names.TOKEN, query_token.encode()
         if not authorization:
-            method = names.TLS if peer_certificate is not None and names.TLS in self._providers else names.NONE
+            method = (
+                provider_names.TLS
+                if peer_certificate is not None and provider_names.TLS in self._providers
+                else provider_names.NONE
+            )
             return method, b""
         scheme, _, text = authorization.partition(" ")
         method = _HTTP_SCHEMES.get(scheme.lower(), scheme)
         data: bytes | None = text.strip().encode()
-        if method == names.BASIC and method in self._providers:
+        if method == provider_names.BASIC and method in self._providers:
             data = decoded_base64(text.encode())
             if data is None:
                 raise AuthenticationError("the Authorization header is not base64")
@@ -142,7 +142,6 @@ class AuthenticationService:
     def authenticate_http(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
     ) -> Identity:
-        """Authenticate without waiting. Raise AuthenticationError."""
         method, data = self.http_credentials(headers, peer_certificate, query_token)
         return self.authenticate(method, data, peer_certificate, now_s)
 
@@ -155,7 +154,7 @@ def _takes_hash(provider: BasicProvider, data: bytes) -> bool:
 
 
 def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
-    if method == names.TOKEN:
+    if method == provider_names.TOKEN:
         return TokenProvider(
             TokenSettings(
                 secret_key=config.token_secret_key,
@@ -167,11 +166,11 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
                 clock_skew_s=config.token_allowed_clock_skew_seconds,
             )
         )
-    if method == names.BASIC:
+    if method == provider_names.BASIC:
         return BasicProvider(config.basic_auth_conf, config.basic_auth_max_password_bytes)
-    assert method == names.TLS, method
+    assert method == provider_names.TLS, method
     if config.tls_allow_insecure_connection:
         raise ConfigError(
-            "authentication provider tls and tlsAllowInsecureConnection=true exclude each other: remove one of them"
+            "authentication provider tls cannot be used with tlsAllowInsecureConnection=true: remove one of them"
         )
     return TlsProvider()

@@ -1,8 +1,8 @@
-"""Authorization by role, from tenants' administrators and namespaces' permissions.
+"""Authorization by role, from tenant administrators and namespace permissions.
 
-Super users may do everything; a tenant's administrators everything within it; other roles what the namespace or topic
-grants. Decisions read the current policies, so a grant applies to the next request. Each method raises
-AuthorizationError with the reason, and does nothing if authorization is off.
+Superusers may do everything, tenant administrators everything within their tenant, other roles what the namespace or
+topic permits. Checks read the current policies, so a grant applies to the next request. The `require` methods raise
+AuthorizationError with the missing permission, and return if authorization is disabled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from urllib.parse import quote
 
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
@@ -23,20 +23,20 @@ _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Raise ConfigError if the configuration cannot enforce the rules."""
+    """Raise ConfigError if the broker cannot enforce the configured authorization."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
             "authorizationEnabled=true needs authenticationEnabled=true, because only authenticated clients have a role"
         )
     if config.authorization_enabled and config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
-        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other provider")
+        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}, the only provider of this broker")
     if problems:
         raise ConfigError(*problems)
 
 
 class AuthorizationService:
-    """Rules of one broker. The constructor raises ConfigError."""
+    """The authorization rules of one broker. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
@@ -51,7 +51,6 @@ class AuthorizationService:
             raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
     def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        """Refuse a role without permission to read `topic`, or to use `subscription`."""
         if not self.enabled or self._administers(topic.tenant, role):
             return
         if not self._may(topic, role, AuthAction.CONSUME):
@@ -61,27 +60,26 @@ class AuthorizationService:
             _require_subscription(policies, topic, subscription, role)
 
     def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        """Refuse a role that may neither produce nor consume."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
             what = f"may neither produce to nor consume from {topic}"
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def may_all(self, role: str | None) -> bool:
-        """Return whether the role is a super user, or authorization is off."""
+        """Return whether the role is a superuser, or authorization is disabled."""
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object of the role `owner`; None: an object without owner."""
+        """Return whether `role` may use an object that belongs to role `owner`, or to no role if None."""
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder of `role` in shared resources; without a role, the holder `nameless`."""
+        """Return the key of `role` for fair queues and shares; `nameless` is used without a role."""
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may publish to any topic. Yields after each namespace."""
+        """Return whether `role` may produce to any topic. Yields after each namespace, so that the caller can pause."""
         if not self.enabled or self._is_superuser(role):
             return True
         if role is None:
@@ -108,20 +106,18 @@ class AuthorizationService:
 
     def require_superuser(self, role: str | None) -> None:
         if not self.may_all(role):
-            raise _missing_rank(role, "is no super user", "one of superUserRoles is needed")
+            raise _missing_rank(role, "is not a superuser", "superUserRoles must contain the role")
 
     def require_tenant_admin(self, tenant: str, role: str | None) -> None:
         if self.enabled and not self._administers(tenant, role):
             raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
 
     def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
-        """Refuse a role that does not administer the namespace's tenant."""
         if self.enabled and not self._administers(namespace.tenant, role):
             what = f"does not administer namespace {namespace}"
             raise _missing_rank(role, what, _administrator_of(namespace.tenant))
 
     def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        """Refuse a role that may neither produce nor consume in the whole namespace."""
         if not self.enabled or self._administers(namespace.tenant, role):
             return
         policies = self._resources.namespace(namespace)
@@ -131,13 +127,15 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a super user. Called first by all other checks, so that proxies are refused
+        """Return whether the role is a superuser. All other checks call this first, so that proxy roles are refused
         everywhere.
         """
         if role in self._proxy_roles:
-            # The proxy's permissions must not replace those of its client, which is unknown here.
-            raise AuthorizationError(f"role {role!r} is a proxy role: original principals are not supported")
-        return role in self._config.super_user_roles  # changes while the broker runs
+            # A proxy's permissions must not replace those of its client, whose role the broker does not know.
+            raise AuthorizationError(
+                f"role {role!r} is a proxy role (proxyRoles): connections through a proxy are not supported; connect directly"
+            )
+        return role in self._config.super_user_roles  # a dynamic key
 
     def _administers(self, tenant: str, role: str | None) -> bool:
         if self._is_superuser(role):
@@ -170,7 +168,7 @@ class AuthorizationService:
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`; one would be enough. The text does not reveal whether the
+    """Return the error for a role that lacks all of `actions`; one would suffice. The text does not reveal whether the
     namespace exists.
     """
     if role is None:
@@ -179,7 +177,7 @@ def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actio
     call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
     return AuthorizationError(
         f"role {role!r} {what}: it lacks the permission {names} on namespace {namespace}. "
-        f"An administrator of tenant {namespace.tenant} grants it: {call}"
+        f"An administrator of tenant {namespace.tenant} can grant it: {call}"
     )
 
 
@@ -188,15 +186,17 @@ def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationErro
 
 
 def _without_role(what: str) -> AuthorizationError:
-    return AuthorizationError(f"a client without a role {what}: send credentials")
+    return AuthorizationError(f"a client without a role {what}: connect with credentials")
 
 
 def _administrator_of(tenant: str) -> str:
-    return f"one of the adminRoles of tenant {tenant} is needed, which a super user changes: POST /admin/v2/tenants/{tenant}"
+    return (
+        f"adminRoles of tenant {tenant} must contain the role. A superuser can add it: POST /admin/v2/tenants/{tenant}"
+    )
 
 
 def matches_wildcard(pattern: str, role: str) -> bool:
-    """Match a `pattern` with a `*` as its first or last character."""
+    """Match a `pattern` that starts or ends with `*`."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )
@@ -207,8 +207,10 @@ def _require_subscription(policies: NamespacePolicies, topic: TopicName, subscri
     if reserved_for and role not in reserved_for:
         call = f"POST /admin/v2/namespaces/{topic.namespace}/permissions/subscription/{quote(subscription, safe='')}"
         raise AuthorizationError(
-            f"role {role!r} may not use subscription {subscription!r} on {topic}: namespace {topic.namespace} reserves it for "
-            f"other roles. An administrator of tenant {topic.tenant} grants it: {call} with its roles"
+            f"role {role!r} may not use subscription {subscription!r} on {topic}: namespace {topic.namespace} permits only "
+            f"listed roles. An administrator of tenant {topic.tenant} can add the role: {call} with a list of all roles"
         )
     if policies.subscription_auth_mode is SubscriptionAuthMode.PREFIX and not subscription.startswith(role):
-        raise AuthorizationError(f"subscription {subscription!r} on {topic} must begin with the role {role!r}")
+        raise AuthorizationError(
+            f"subscription {subscription!r} on {topic} must start with the role {role!r} (subscription authentication mode Prefix)"
+        )

@@ -1,7 +1,7 @@
-"""Reads key and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
+"""Reader of keys and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
 
-Error texts name the configuration key and never show a value that may be the secret. A value that looks like a path is
-treated as one, although it may be valid Base64: as a secret it could be guessed.
+Error texts name the configuration key, never a value that may be a secret. A value that looks like a path is treated as
+a path even if it is valid Base64: a mistyped path must not become a guessable secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 
 MAX_PATH_CHARACTERS = 4096
 SHORTEST_WORDS = 3.5
@@ -21,7 +21,7 @@ _FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
 
 def read_location(key: str, text: str) -> bytes:
-    """Return the bytes at the location `text` of the configuration `key`. Raise ConfigError."""
+    """Return the content at location `text` of configuration key `key`. Raises ConfigError."""
     if text.startswith("data:"):
         return _data_url(key, text)
     if text.startswith("file:"):
@@ -34,17 +34,15 @@ def read_location(key: str, text: str) -> bytes:
     if is_file:
         return _file(key, path)
     if looks_like_path(text):
-        raise ConfigError(f"{key}: file {text} does not exist. Give a path, or the key itself as data:;base64,...")
+        raise ConfigError(f"{key}: file {text} does not exist. Set a path, or the key itself as data:;base64,...")
     decoded = decoded_base64(text.encode())
     if decoded is None:
-        raise ConfigError(
-            f"{key}: cannot find the value: expected an existing file, a file: or data: URL, or base64 text"
-        )
+        raise ConfigError(f"{key}: the value is not an existing file, a file: or data: URL, or base64 text")
     return decoded
 
 
 def decoded_base64(data: bytes) -> bytes | None:
-    """Decode standard or URL-safe Base64, padded or not; None if `data` is not Base64."""
+    """Decode standard or URL-safe Base64, padded or not. Return None if `data` is not Base64."""
     compact = b"".join(data.split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     try:
         return base64.b64decode(compact + b"=" * (-len(compact) % 4), validate=True) if compact else None
@@ -53,8 +51,8 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return whether `text` begins like a path, its first directory exists, it looks like words separated by slashes,
-    or it is a short name with an extension. Random Base64 text is none of these.
+    """Return whether `text` starts like a path, its first directory exists, it consists of words and slashes, or it is
+    a short name with an extension. Random Base64 text matches none of these.
     """
     if text.startswith(("./", "../", "~/")):
         return True
@@ -69,7 +67,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def _reads_like_words(text: str) -> bool:
-    """Return whether runs of letters and digits are as long as words. In random Base64, their average length is two."""
+    """Return whether runs of letters and digits have the length of words. In random Base64 they average two characters."""
     runs = _RUN.findall(text)
     return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
 
@@ -77,8 +75,8 @@ def _reads_like_words(text: str) -> bool:
 def _path_of_url(key: str, text: str) -> Path:
     url = urlsplit(text)
     if url.netloc not in {"", "localhost"}:
-        # Otherwise `file://keys/token.key` would refer to another file.
-        raise ConfigError(f"{key}: {text} contains a host; expected a path with three slashes: file:///...")
+        # `file://keys/token.key` would name another file than its author expects.
+        raise ConfigError(f"{key}: {text} contains a host name; expected a path with three slashes: file:///...")
     return Path(unquote(url.path))
 
 
@@ -87,7 +85,7 @@ def _data_url(key: str, text: str) -> bytes:
     raw = unquote_to_bytes(payload)
     content = decoded_base64(raw) if media_type.endswith(";base64") else raw
     if not comma or not content:
-        raise ConfigError(f"{key} is not a data: URL with content; expected data:;base64,...")
+        raise ConfigError(f"{key}: the data: URL is malformed; expected data:;base64,...")
     return content
 
 

@@ -1,8 +1,8 @@
-"""Password checks in threads, few at a time: a hash takes up to a second on purpose, and unauthenticated connections
-request them.
+"""Password checks in threads, with limited concurrency: unauthenticated clients request them, and a hash can take a
+second.
 
-At most `concurrent` checks run, even if their callers are gone. Addresses are served round robin, and users within an
-address; an address with too many wrong passwords must wait.
+At most `concurrent` checks run, including those of disconnected callers. Addresses are served round robin, and users
+within an address. An address with too many wrong passwords is delayed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pybroker.waiting.admission_queue import AdmissionQueue, Admissions, QueueFu
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_ADDRESSES = 10_000
-"""Maximum number of addresses with recorded failures; the least recently seen is forgotten."""
+"""Maximum number of addresses with recorded failures. The least recently used is dropped."""
 FAILURES_AT_ONCE = 10
-"""Wrong passwords of an address that are checked without delay."""
+"""Wrong passwords of one address that are checked without delay."""
 
 
 class CheckLimits(NamedTuple):
@@ -48,8 +48,8 @@ class PasswordChecks(Admissions[str, None]):
         return len(self._queue)
 
     async def check(self, address: str, name: str, verify: Callable[[], bool]) -> bool:
-        """Return the result of `verify`, called in a thread in fair order of `address`, and of `name` within it. Raise
-        TooManyRequests.
+        """Run `verify` in a thread, in fair order of `address`, and of `name` within it. Raises TooManyRequests if the
+        queue is full or the check takes too long.
         """
         try:
             await self._queue.enter(address, self._limits.timeout_s, name)
@@ -89,8 +89,8 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the time until a waiting address may fail again. None while all checks run: the end of one admits the
-        next.
+        """Return the milliseconds until a waiting address may fail again. Return None while all threads are busy,
+        because the end of a check admits the next.
         """
         if self.running >= self._limits.concurrent:
             return None

@@ -1,7 +1,7 @@
-"""TLS of the listeners: context, client certificates, and renewal of certificates.
+"""TLS of the listeners: context, client certificates and certificate renewal.
 
-The minimum version is TLS 1.2. A client certificate must be verified in this handshake. Therefore sessions are never
-resumed: a resumed one would skip the check, even after an authority was removed.
+The minimum version is TLS 1.2. TLS sessions are never resumed: a resumed session would skip the client certificate
+check, even after its authority was removed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pybroker.auth.provider import PeerCertificate
+from pybroker.auth.authentication_provider import PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError, Problems
+from pybroker.config.setting_types import ConfigError, Problems
 from pybroker.model.counters import BrokerStats
 from pybroker.runtime import logs
 
@@ -22,10 +22,10 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
-    """Return the context for TLS listeners. Raise ConfigError with the invalid key."""
+    """Return the context of the TLS listeners. Raises ConfigError that names the invalid key."""
     if config.tls_enabled_with_key_store:
         raise ConfigError(
-            "tlsEnabledWithKeyStore is not supported: give PEM files in tlsCertificateFilePath and tlsKeyFilePath"
+            "tlsEnabledWithKeyStore is not supported: set tlsCertificateFilePath and tlsKeyFilePath to PEM files"
         )
     problems = Problems()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +38,7 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
             context.set_ciphers(":".join(ciphers))
         except ssl.SSLError:
             problems.found.append(
-                f"tlsCiphers contains no cipher that this OpenSSL supports: {', '.join(config.tls_ciphers)}"
+                f"tlsCiphers contains no cipher that OpenSSL supports: {', '.join(config.tls_ciphers)}"
             )
     with problems.noted():
         _load_certificate(context, config)
@@ -56,11 +56,11 @@ def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
     ):
         with problems.noted():
             if not path:
-                raise ConfigError(f"a TLS port is set, so {key} must be set, too")
+                raise ConfigError(f"a TLS port is configured, so {key} must be set")
             _require_readable(key, path)
     problems.raise_any()
     try:
-        # OpenSSL would ask for a password at the terminal, and the broker would hang.
+        # Without a password callback, OpenSSL would prompt at the terminal and block the broker.
         context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -82,7 +82,7 @@ def _load_trusted(context: ssl.SSLContext, config: BrokerConfig) -> None:
             raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
         context.verify_mode = ssl.CERT_REQUIRED
     elif config.tls_allow_insecure_connection:
-        # The library either verifies a certificate or does not request one; then all clients connect without a role.
+        # Python's ssl module either verifies client certificates or requests none. Clients then have no TLS role.
         context.verify_mode = ssl.CERT_NONE
 
 
@@ -98,17 +98,16 @@ def _no_password() -> bytes:
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    """Return the lowest and highest version of `tlsProtocols`. Raise ConfigError."""
     unknown = [name for name in protocols if name not in _VERSIONS]
     if unknown:
-        raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; supported are {', '.join(_VERSIONS)}")
+        raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; use {', '.join(_VERSIONS)}")
     versions = [_VERSIONS[name] for name in protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
     return min(versions), max(versions)
 
 
 def openssl_ciphers(names: Sequence[str]) -> list[str]:
-    """Return OpenSSL's names for `tlsCiphers`: Java's names are translated. Those of TLS 1.3 are omitted, because they
-    are all secure and Python cannot choose among them.
+    """Return OpenSSL's names of `tlsCiphers`, which may be Java's names. TLS 1.3 ciphers are omitted: Python cannot
+    select them, and all are secure.
     """
     return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
 
@@ -117,13 +116,12 @@ def _openssl_cipher(name: str) -> str:
     if not name.startswith("TLS_"):
         return name
     exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
-    # TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; RSA alone and CBC are implied.
+    # TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; RSA key exchange and CBC are implied.
     cipher = cipher.replace("AES_", "AES").replace("_CBC_", "_").removesuffix("_SHA256" if "CHACHA20" in cipher else "")
     return "-".join(part for part in (exchange if exchange != "RSA" else "", cipher) if part).replace("_", "-")
 
 
 def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCertificate | None:
-    """Return the client's verified certificate; None without TLS or without a certificate."""
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
     if not certificate:
         return None
@@ -131,12 +129,12 @@ def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCe
     for relative_name in certificate.get("subject", ()):
         for attribute in relative_name:
             if attribute[0] == "commonName":
-                common_name = str(attribute[1])  # the most specific name comes last
+                common_name = str(attribute[1])  # the last one is the most specific
     return PeerCertificate(common_name)
 
 
 class FileMark(NamedTuple):
-    """File attributes that reveal a change."""
+    """File attributes that change when the file is replaced."""
 
     path: str
     modified_ns: int
@@ -145,36 +143,37 @@ class FileMark(NamedTuple):
 
 
 def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list[str]:
-    """Return the changed files. A missing file counts as unchanged, because it is being replaced."""
+    """Return the paths of changed files. A missing file counts as unchanged, because it is being replaced."""
     before = {mark.path: mark for mark in seen}
     return [mark.path for mark in present if before.get(mark.path) != mark]
 
 
 class CertificateRefresher:
-    """Reloads certificate files: new handshakes use them, connections continue.
+    """Reloads certificate files. New handshakes use the new files; existing connections continue.
 
-    Invariant: unusable files, such as half-written ones, change nothing and are tried again.
+    Invariant: unusable files, such as half-written ones, change nothing and are retried.
     """
 
     def __init__(self, context: ssl.SSLContext, config: BrokerConfig, stats: BrokerStats) -> None:
-        """`stats` receives the time at which the certificate expires."""
+        """`stats` receives the expiry time of the certificate."""
         self._config = config
         self._stats = stats
         self._current = context
         self._seen = self._marks()
-        # Called for every handshake. Loading into the old context would only add authorities, never remove one.
+        # Select the context per handshake, because loading into an existing context can add authorities but not remove
+        # them.
         context.sni_callback = self._use_current
         self._note_expiry()
 
     async def run(self) -> None:
-        """Check the files every tlsCertRefreshCheckDurationSec, until cancelled; return at once if that is 0."""
+        """Check the files every tlsCertRefreshCheckDurationSec until cancelled. Return at once if that is 0."""
         period_s = self._config.tls_cert_refresh_check_duration_sec
         while period_s > 0:
             await asyncio.sleep(period_s)
             self.refresh()
 
     def refresh(self) -> bool:
-        """Load the current files. Return whether anything changed."""
+        """Load the current files. Return whether they changed."""
         present = self._marks()
         changed = changed_files(self._seen, present)
         if not changed:
@@ -197,7 +196,7 @@ class CertificateRefresher:
 
         try:
             content = Path(self._config.tls_certificate_file_path).read_bytes()
-            first = x509.load_pem_x509_certificates(content)[0]  # the broker's own; its authorities follow
+            first = x509.load_pem_x509_certificates(content)[0]  # the broker's own certificate precedes its authorities
         except (OSError, ValueError):
             return  # the file is being replaced
         self._stats.certificate_expires_s = first.not_valid_after_utc.timestamp()

@@ -1,15 +1,15 @@
 """The files of a backup directory.
 
-    backup.json                           format, and the lineage: the history of data that all restore points belong to
-    ledgers/<ledger id>.ledger            segment files, shared by the restore points; each only grows
+    backup.json                           format, and the lineage: the id of the history of data to which all restore points belong
+    ledgers/<ledger id>.ledger            segment files, shared by the restore points
     ledgers.jsonl                         length and checksum of each copied segment file; the last line of a ledger counts
     restore-points/<time>-<id>/
         manifest.json                     the files of the restore point; written last
         checkpoint.db, metadata.db        as a clean stop at that moment would have left them
 
-A restore point needs the first `length` bytes of each of its segment files. A segment file of a broker only grows until it is
-sealed, so a later copy appends to the file, and earlier restore points stay valid. The broker of another lineage could have another
-content in a ledger with the same id; its backup needs another directory.
+A restore point needs the first `length` bytes of each of its segment files. A segment file only grows until it is
+sealed, so a later backup appends to the file, and earlier restore points stay valid. A ledger id may have other content
+in another lineage, which therefore needs another backup directory.
 
 Pure, except for the functions that read and write one small file.
 """
@@ -43,7 +43,7 @@ _Value = TypeVar("_Value")
 
 
 class BackupError(StoreError):
-    """A backup or a restore failed. The text names the file, and says how to continue."""
+    """A backup or a restore failed. The text names the file and the remedy."""
 
 
 class BackupHead(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class StoredDatabase(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One restore point. Everything with a receipt before `createdMs` (of the broker's clock) is part of it."""
+    """One restore point. It contains everything with a receipt before `createdMs` (of the broker's clock)."""
 
     format: int
     lineage: str
@@ -91,13 +91,12 @@ def point_name(created_ms: int, snapshot_id: str) -> str:
 
 
 def encode_checked(value: msgspec.Struct) -> bytes:
-    """One line of JSON, and a line with its CRC32C, so that damage is detected."""
+    """Return a line of JSON and a line with its CRC32C."""
     data = msgspec.json.encode(value)
     return data + f"\n{crc32c(data):08x}\n".encode()
 
 
 def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
-    """Decode the content of `path`. Raises BackupError for damage, and for a format of a later version."""
     body, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
     try:
         if int(checksum, 16) != crc32c(body):
@@ -105,7 +104,7 @@ def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
         found = json.loads(body).get("format")
         if isinstance(found, int) and found > BACKUP_FORMAT:
             raise BackupError(
-                f"{path} has format {found}, and this program knows {BACKUP_FORMAT}: use the version of pybroker that wrote it"
+                f"{path} has format {found}, pybroker supports {BACKUP_FORMAT}: use the version that wrote it"
             )
         return msgspec.json.decode(body, type=kind)
     except (ValueError, AttributeError, msgspec.DecodeError) as error:
@@ -118,7 +117,9 @@ def encode_ledger_line(copied: CopiedLedger) -> bytes:
 
 
 def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
-    """The last line of each ledger. Damaged lines, such as a torn last one, are ignored: their files are copied again."""
+    """Return the last line of each ledger. Damaged lines, such as a torn last one, are ignored: their files are copied
+    again.
+    """
     copied: dict[int, CopiedLedger] = {}
     for line in data.split(b"\n"):
         body, _, checksum = line.rpartition(b" ")
@@ -132,7 +133,7 @@ def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
 
 
 class CopyTask(msgspec.Struct, frozen=True):
-    """Copy the bytes of a segment file from `offset` to `length`; `crc` covers those before `offset`."""
+    """Copy the bytes of a segment file from `offset` to `length`. `crc` covers the bytes before `offset`."""
 
     ledger: int
     offset: int
@@ -145,8 +146,9 @@ def plan_copies(
 ) -> tuple[list[CopyTask], list[CopiedLedger]]:
     """Return the necessary copies, and the segment files that the backup already contains.
 
-    `file_sizes` are those of the snapshot, `end_offsets` the valid lengths of unsealed ledgers according to its `checkpoint.db`;
-    bytes behind them belong to no checkpoint. Raises BackupError if the backup contains more of a ledger than the snapshot.
+    `file_sizes` are those of the snapshot. `end_offsets` are the valid lengths of unsealed ledgers according to its
+    `checkpoint.db`; bytes behind them belong to no checkpoint. Raises BackupError if the backup contains more of a
+    ledger than the snapshot.
     """
     tasks, unchanged = [], []
     for ledger_id, size in sorted(file_sizes.items()):
@@ -172,12 +174,12 @@ def plan_copies(
 
 
 def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
-    """Return ledgers whose deletion came between the checkpoint and the links: their rows must go, as a replay would do it."""
+    """Return ledgers that were deleted between the checkpoint and the hard links. Their rows must be removed."""
     return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
 
 
 def restore_points(directory: Path) -> list[str]:
-    """Names of the complete restore points, the oldest first. Raises OSError."""
+    """Return the names of the complete restore points, oldest first. Raises OSError."""
     points = directory / RESTORE_POINTS
     if not points.is_dir():
         return []
@@ -189,7 +191,6 @@ def restore_points(directory: Path) -> list[str]:
 
 
 def read_head(directory: Path) -> BackupHead:
-    """Raises BackupError if `directory` is no backup, or one of a later version."""
     path = directory / BACKUP_FILE
     try:
         data = path.read_bytes()
@@ -199,7 +200,6 @@ def read_head(directory: Path) -> BackupHead:
 
 
 def read_manifest(directory: Path, point: str) -> Manifest:
-    """Raises BackupError."""
     path = directory / RESTORE_POINTS / point / MANIFEST
     try:
         data = path.read_bytes()
@@ -207,13 +207,12 @@ def read_manifest(directory: Path, point: str) -> Manifest:
         known = ", ".join(restore_points(directory)) or "none"
         raise BackupError(f"{directory} has no restore point {point}. Restore points: {known}") from None
     manifest = decode_checked(data, Manifest, path)
-    # Names become paths below the data directory, so no others are accepted from a backup that came from elsewhere.
+    # Names become paths in the data directory, so an untrusted backup must not name other files.
     if sorted(database.name for database in manifest.databases) != sorted(DATABASES):
         raise BackupError(f"{path} is damaged: it names other databases than {', '.join(DATABASES)}")
     return manifest
 
 
 def unused_ledgers(manifests: Iterable[Manifest], present: Iterable[int]) -> list[int]:
-    """Return the segment files that no restore point needs."""
     used = {ledger.ledger for manifest in manifests for ledger in manifest.ledgers}
     return sorted(set(present) - used)

@@ -1,8 +1,8 @@
 """Writes a restore point into a backup directory, from a data snapshot or from the directory of a stopped broker.
 
-Operation: segment files first, one by one, each with a line in `ledgers.jsonl` after its bytes are durable and verified; then the
-databases; then the manifest, in a directory that is renamed when it is complete. An interrupted backup leaves no restore point, and
-the next one continues after the last complete segment file.
+Operation: segment files first, each with a line in `ledgers.jsonl` after its bytes are durable and verified; then the
+databases; then the manifest, in a directory that is renamed when it is complete. An interrupted backup leaves no
+restore point, and the next one continues after the last complete segment file.
 
 Blocking. One writer at a time for each backup directory (a lock on `backup.json`).
 """
@@ -82,8 +82,8 @@ class BackupResult:
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
     """Add a restore point to `target`, which is created if it does not exist.
 
-    Raises BackupError if `target` is no backup directory, holds the backup of another lineage, or is in use; raises OSError,
-    for example without disk space. The existing restore points are unchanged in each case.
+    Raises BackupError if `target` is no backup directory, contains the backup of another lineage, or is in use; raises
+    OSError, for example without disk space. Existing restore points never change.
     """
     try:
         with _opened(target, source.lineage):
@@ -93,7 +93,9 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` restore points, and the segment files that no other needs. Return the deleted ones."""
+    """Delete all but the newest `keep` restore points, and the segment files that no other needs. Return the deleted
+    names.
+    """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)
     with _opened(target, head.lineage):
@@ -102,7 +104,7 @@ def delete_restore_points(target: Path, keep: int) -> list[str]:
         manifests = [read_manifest(target, name) for name in kept]
         for name in deleted:
             directory = target / RESTORE_POINTS / name
-            (directory / MANIFEST).unlink()  # first, so an interrupted deletion leaves no half restore point
+            (directory / MANIFEST).unlink()  # first, so that an interrupted deletion leaves no incomplete restore point
             Disk().sync_directory(directory)
             shutil.rmtree(directory)
         ledgers = target / LEDGERS
@@ -117,8 +119,6 @@ def delete_restore_points(target: Path, keep: int) -> list[str]:
 
 
 class _Writer:
-    """One backup run."""
-
     def __init__(self, source: BackupSource, target: Path, copier: FileCopier, progress: Progress) -> None:
         self._source = source
         self._target = target
@@ -163,7 +163,7 @@ class _Writer:
         }
         tasks, copied = plan_copies(sizes, end_offsets, lines)
         copied_bytes = sum(task.length - task.offset for task in tasks)
-        # Each byte is read back once.
+        # Each byte is copied and read back.
         self._progress.begin(2 * copied_bytes, f"{len(tasks)} of {len(tasks) + len(copied)} ledgers")
         with open(self._target / LEDGER_LINES, "ab", opener=private) as index:
             if index.tell():
@@ -193,9 +193,9 @@ class _Writer:
 
 
 def _finish_checkpoint_db(path: Path, file_sizes: dict[int, int]) -> dict[int, int]:
-    """Make the copied table what a clean stop at that moment would have left. Return the valid length of each unsealed ledger.
+    """Change the copied table to that of a clean stop. Return the valid length of each unsealed ledger.
 
-    A clean stop needs no journal, so the restored directory has none.
+    After a clean stop no journal is needed, so the restored directory has none.
     """
     table = CheckpointTable(Disk(), path, "")
     try:
@@ -230,7 +230,6 @@ def _read_ledger_lines(target: Path) -> dict[int, CopiedLedger]:
 
 @contextmanager
 def _opened(target: Path, lineage: str) -> Iterator[None]:
-    """Hold the backup directory for one writer. Raises BackupError and OSError."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = target / BACKUP_FILE
     if not path.exists():
@@ -255,9 +254,9 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
 
 
 def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: str) -> BackupSource:
-    """The source for a broker that is stopped; the caller holds the lock of the directory. Raises BackupError.
+    """Return the source for a stopped broker whose directory the caller has locked. Raises BackupError.
 
-    Only the directory of a clean stop has all its data outside of the journal.
+    After any other end than a clean stop, the journal would contain data that the backup lacks.
     """
     if not (data / "checkpoint.db").exists() or not (data / "metadata.db").exists():
         raise BackupError(f"{data} is not the data directory of a broker: checkpoint.db or metadata.db is missing")

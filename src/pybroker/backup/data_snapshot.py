@@ -1,16 +1,16 @@
 """Data snapshots: the content of a running broker's data directory at one moment.
 
-Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. While the metadata store is paused, read
-transactions fix the content of both databases, and each segment file gets a hard link in `snapshots/<id>/`. Then the broker
-continues, and the databases are copied from the read transactions. A segment file only grows, and its link outlives its
-deletion, so the links keep the content of the moment.
+Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. While the metadata store is paused,
+read transactions fix the content of both databases, and each segment file gets a hard link in `snapshots/<id>/`. Then
+the broker continues, and the databases are copied. A segment file only grows, and a link outlives the deletion of the
+original.
 
-Invariant: the snapshot is a state that a stop at that moment would have left. Everything with a receipt before the request is part
-of it. The order gives this: metadata does not change between the checkpoint's mark and the last link, and a ledger is deleted only
-after metadata no longer needs it.
+Invariant: the snapshot is the state that a clean stop would have left, with everything that had a receipt before the
+request. Metadata does not change between the checkpoint's mark and the last link, and a ledger is deleted only after
+metadata no longer needs it.
 
-Limits: one snapshot at a time. It ends when it is released, or after `dataSnapshotTimeoutSeconds` without a renewal. The pause is
-limited by `dataSnapshotPauseTimeoutMs`; a longer one fails the snapshot. A broker that starts removes snapshots of earlier runs.
+Limits: one snapshot at a time. It ends when it is released, or after `dataSnapshotTimeoutSeconds` without a renewal. A
+pause beyond `dataSnapshotPauseTimeoutMs` fails the snapshot. A broker that starts removes snapshots of earlier runs.
 
 Concurrency: the event loop; files are linked and copied in threads.
 """
@@ -34,7 +34,7 @@ from pybroker.disk.database import SQLITE_FAILURES, DatabaseSnapshot
 from pybroker.errors import BadVersionError, StoreError
 from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.segments.segment_writer import parse_segment_name
-from pybroker.local_store.start_up import StoreDirectories
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.metadata.metadata_paths import BACKUP_LINEAGE
 from pybroker.metadata.metadata_store import NOT_EXISTING
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
@@ -48,25 +48,25 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 
 class SnapshotInUse(StoreError):
-    """Another snapshot exists; there is one at a time."""
+    """Another snapshot exists."""
 
 
 @dataclass(slots=True)
 class DataSnapshot:
-    """One snapshot. `lineage` identifies the history of the data: a restored directory gets a new one."""
+    """One snapshot. `lineage` identifies the history of the data; a restored directory gets a new one."""
 
     snapshot_id: str
     directory: Path
     lineage: str
     created_ms: int
     paused_ms: float
-    """How long metadata requests waited."""
+    """How long metadata requests waited, in milliseconds."""
     expires_ms: float
     """On the monotonic clock."""
 
 
 class DataSnapshots:
-    """Takes and removes the snapshots of one data directory. Owned by the app."""
+    """Owner of the snapshots of one data directory."""
 
     def __init__(self, directory: Path, store: LocalStore, metadata: SqliteMetadataStore, runtime: Runtime) -> None:
         self._directory = directory
@@ -79,7 +79,7 @@ class DataSnapshots:
         self.current: DataSnapshot | None = None
 
     async def create(self) -> DataSnapshot:
-        """Take a snapshot. Raises SnapshotInUse, and StoreError if it cannot be taken; then nothing of it is left."""
+        """Take a snapshot. Raises SnapshotInUse, and StoreError if it fails; then its files are removed."""
         if self._creating.locked() or self.current is not None:
             raise SnapshotInUse(self._in_use_text())
         async with self._creating:
@@ -102,7 +102,7 @@ class DataSnapshots:
         return snapshot
 
     def renew(self, snapshot_id: str) -> DataSnapshot | None:
-        """Start the timeout again. Return None if there is no such snapshot."""
+        """Restart the timeout. Return None if there is no such snapshot."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return None
@@ -124,7 +124,6 @@ class DataSnapshots:
             await self._remove(self.current)
 
     def remaining_ms(self, snapshot: DataSnapshot) -> float:
-        """The time until the snapshot expires, unless it is renewed."""
         return max(0.0, snapshot.expires_ms - self._runtime.clock.monotonic_ms())
 
     async def _create(self, snapshot_id: str, directory: Path) -> DataSnapshot:
@@ -155,7 +154,7 @@ class DataSnapshots:
         return DataSnapshot(snapshot_id, directory, lineage, created_ms, paused_ms, self._expiry_ms())
 
     async def _checkpoint(self, timeout_s: float | None) -> None:
-        # In a task of its own: a checkpoint must not be cancelled, and without disk space it does not end.
+        # In a separate task: a checkpoint must not be cancelled, and without disk space it does not end.
         is_made: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         async def make() -> None:
@@ -175,7 +174,7 @@ class DataSnapshots:
         raise StoreError("the ledger store makes no checkpoint, because it has failed or is closing")
 
     async def _lineage(self) -> str:
-        """The id of this history of the data, created by the first snapshot."""
+        """Return the id of this history of the data, created by the first snapshot."""
         found = await self._metadata.get(BACKUP_LINEAGE)
         if found is None:
             lineage = f"{self._runtime.random.getrandbits(128):032x}"
@@ -187,7 +186,7 @@ class DataSnapshots:
         return found.value.decode()
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run `work` in a thread. A cancelled caller still waits for its end, because the directory is removed next."""
+        """Run `work` in a thread. A cancelled caller still waits for its end, because it then removes the directory."""
         return await self._tasks.run_to_end(asyncio.to_thread(work, *arguments), "files")
 
     async def _expire(self, snapshot: DataSnapshot) -> None:
@@ -224,7 +223,9 @@ def _remove(directory: Path) -> None:
 
 
 def _link_files(source: Path, target: Path, linked: AbstractSet[str]) -> frozenset[str]:
-    """Make `target` have a link of each segment file in `source`, and no other. `linked` are the existing ones."""
+    """Change `target` until it has a link of each segment file in `source`, and no other. `linked` are the existing
+    ones.
+    """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     present = {entry.name for entry in os.scandir(source) if parse_segment_name(entry.name) is not None}
     found = set(linked & present)

@@ -1,7 +1,7 @@
-"""Copies of files in chunks: durable, checked, limited in rate, with progress.
+"""Durable, verified copies of files in chunks, with a rate limit and progress.
 
-Blocking. A written file is synced, dropped from the cache of the system where possible, and read again, so its checksum is that of
-the device.
+Blocking. A written file is synced, dropped from the page cache where possible, and read again, so its checksum is that
+of the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DROP = getattr(os, "POSIX_FADV_DONTNEED", None)
 
 
 class Progress(Protocol):
-    """Notified during a long operation; may raise to stop it."""
+    """Receives progress of a long operation. It may raise to stop the operation."""
 
     def begin(self, total_bytes: int, what: str) -> None: ...
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 class RateLimit:
-    """Delays the caller so that it copies at most `bytes_per_s` on average; None for no limit."""
+    """Delays the caller to at most `bytes_per_s` on average; None for no limit."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` to the same place in `target`; bytes of `target` behind them are cut off.
+        """Copy the bytes from `offset` to `length` to the same offset in `target`, and truncate `target` there.
 
-        `crc` is the checksum of the bytes before `offset`. Return the one of all `length` bytes, read back from the target.
-        Raises OSError, and BackupError if the source is shorter or the target returns other bytes.
+        `crc` is the checksum of the bytes before `offset`. Return that of all `length` bytes, read back from the
+        target. Raises OSError, and BackupError if the source is shorter or the target returns other bytes.
         """
         written_crc = crc
         with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:
@@ -80,7 +80,7 @@ class FileCopier:
         return written_crc
 
     def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
-        """Read the bytes from `offset` to `length` from the device; return `crc` continued over them."""
+        """Return `crc` continued over the bytes from `offset` to `length`, read from the device."""
         with path.open("rb", buffering=0) as file:
             if _DROP is not None:
                 os.posix_fadvise(file.fileno(), 0, 0, _DROP)
@@ -92,7 +92,6 @@ class FileCopier:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Create or replace a small file atomically and durably. Raises OSError."""
     partial = path.with_name(path.name + ".new")
     with open(partial, "wb", opener=private) as file:
         file.write(data)
@@ -103,7 +102,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener whose new files only their owner can read: they contain messages."""
+    """Open a file that only its owner can read, because it contains messages."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
 
 

@@ -1,12 +1,10 @@
 """Restores a restore point into an empty data directory, and verifies backups.
 
-Operation: `restore.incomplete` is written first and removed last; a broker does not start while it exists. Every file is copied,
-synced, read back, and compared with the checksum of the manifest. A repeated call skips files that are complete.
+Operation: `restore.incomplete` is written first and removed last; a broker does not start while it exists. Every file
+is copied, synced, read back, and compared with the checksum in the manifest. A repeated call skips complete files.
 
-The restored directory is what a clean stop at the moment of the restore point would have left. It begins a new lineage, so its
-backups go into another backup directory.
-
-Blocking.
+The restored directory is that of a clean stop at the moment of the restore point. It begins a new lineage, so its
+backups need another backup directory. Blocking.
 """
 
 from __future__ import annotations
@@ -49,8 +47,8 @@ class RestoreResult:
 def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Progress) -> RestoreResult:
     """Make `data` the data directory of restore point `point`; an empty `point` is the newest.
 
-    Raises BackupError for a damaged or incomplete backup and for a directory that holds other data; DataDirectoryInUse and
-    ForeignDirectory; OSError. The backup is never changed. After an error the same call can be repeated.
+    Raises BackupError for a damaged or incomplete backup and for a directory with other data; DataDirectoryInUse and
+    ForeignDirectory; OSError. The backup is never changed. After an error the call can be repeated.
     """
     point = point or newest_point(backup)
     manifest = read_manifest(backup, point)
@@ -61,7 +59,7 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
         write_durably(marker, f"{point}\n".encode())
         copier = FileCopier(rate, progress)
         progress.begin(2 * manifest.size_bytes, f"{len(manifest.ledgers)} ledgers")
-        # The databases first: their versions may be unknown to this program.
+        # The databases first: this version of pybroker may not know their format.
         for database in manifest.databases:
             source = backup / RESTORE_POINTS / point / database.name
             _copy(copier, source, data / database.name, database.length, database.crc, progress)
@@ -80,7 +78,6 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
 
 
 def newest_point(backup: Path) -> str:
-    """Raises BackupError if there is no restore point."""
     read_head(backup)
     names = restore_points(backup)
     if not names:
@@ -89,7 +86,8 @@ def newest_point(backup: Path) -> str:
 
 
 def verify_backup(backup: Path, rate: RateLimit, progress: Progress) -> tuple[int, list[str]]:
-    """Read every file of every restore point. Return the number of restore points, and a sentence for each damaged file.
+    """Read every file of every restore point. Return the number of restore points, and a sentence for each damaged
+    file.
 
     Raises BackupError for a damaged `backup.json`, and OSError.
     """
@@ -133,7 +131,7 @@ def _problems(copier: FileCopier, path: Path, checksums: dict[int, int]) -> list
 
 def _copy(copier: FileCopier, source: Path, target: Path, length: int, crc: int, progress: Progress) -> None:
     if target.exists() and target.stat().st_size == length and copier.checksum(target, 0, length, 0) == crc:
-        progress.copied(length)  # by an earlier call that was interrupted
+        progress.copied(length)  # complete from an interrupted call
         return
     try:
         written = copier.copy(source, target, 0, length, 0)

@@ -1,12 +1,12 @@
 """Entry filters: operator code that decides for each entry whether a subscription's consumers receive it.
 
-`entryFilterNames` names them, as `module:Class` or as an entry point of the group `pybroker.entry_filters`; with
-`allowOverrideEntryFilters`, policies can name others. Filters run in the configured order, and the first one that does not accept
-decides. They run on the event loop, so they must not wait.
+`entryFilterNames` names them as `module:Class` or as an entry point of the group `pybroker.entry_filters`. With
+`allowOverrideEntryFilters`, policies can name others. Filters run in the configured order, and the first one that does
+not accept decides. They run on the event loop, so they must not block.
 
-Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter fails, stays
-unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On non-persistent topics an entry that
-is not accepted is lost.
+Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter raises
+an exception, stays unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On
+non-persistent topics, an entry that is not accepted is dropped.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class FilteredEntry:
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """Raises ProtocolViolation if it is invalid."""
+        """The message metadata. Raises ProtocolViolation if it is invalid."""
         return message_metadata(self.payload)
 
 
 class EntryFilter(ABC):
-    """Base class of filters; created without arguments."""
+    """Base class of filters. The broker calls the constructor without arguments."""
 
     @abstractmethod
     def judge(self, entry: FilteredEntry) -> Verdict:
@@ -65,7 +65,7 @@ class EntryFilter(ABC):
 
 
 class _Missing(EntryFilter):
-    """Replaces a filter that is no longer available: it accepts nothing."""
+    """Replaces a filter that cannot be loaded any more. It accepts nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,12 +75,11 @@ class _Missing(EntryFilter):
 
 
 class AvailableFilters:
-    """Policies may name only filters of the configuration and installed entry points: otherwise a client with permission to set
-    policies could run arbitrary code.
+    """The filters that policies may name: those of the configuration and installed entry points. Any other name is
+    refused, because a client that may set policies could otherwise run arbitrary code.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
-        """Raises ConfigError."""
         self._made: dict[str, EntryFilter] = {}
         self.configured: tuple[EntryFilter, ...] = ()
         """For topics without a policy."""
@@ -101,7 +100,7 @@ class AvailableFilters:
             return False
 
     def of(self, names: Iterable[str] | None) -> tuple[EntryFilter, ...]:
-        """Return the filters that a policy names, or the configured ones for None."""
+        """Return the filters that a policy names; for None, the configured ones."""
         return self.configured if names is None else tuple(map(self._available, names))
 
     def _available(self, name: str) -> EntryFilter:
@@ -122,7 +121,6 @@ def _entry_point_names() -> frozenset[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises ConfigError if one of them cannot be loaded."""
     for name in names:
         _load(name)
 

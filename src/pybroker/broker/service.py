@@ -1,6 +1,6 @@
-"""The broker without its network interfaces: it creates, connects and closes all parts.
+"""The broker without its network servers: it creates, connects and closes all parts.
 
-Each part receives only the objects that it uses, and none receives the service.
+Each part receives only the objects that it uses, and none receives this service.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from pybroker.broker.policies.live_settings import LiveSettings
 from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
+from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
-from pybroker.cluster.lookup import LookupResult
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.metadata_store import MetadataStore, SessionState
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
@@ -67,14 +67,16 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """Proves that a data directory belongs to this broker: the id is in its file `run.id` and changes with each start."""
+    """The id that shows other processes which broker uses a data directory: it is in the file `run.id` and changes with
+    each start.
+    """
 
     run_id: str
     path: str
 
 
 class BrokerService:
-    """Serves clients, without the sockets."""
+    """The broker without sockets."""
 
     data_directory: DataDirectoryName | None = None
     """Where ledgers are files; set by the app."""
@@ -156,12 +158,12 @@ class BrokerService:
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         """Return the partition count, 0 for a topic without partitions.
 
-        `create` creates partitioned topics only; the first producer or consumer creates others. Raises TopicNotFound and
-        NotAllowedError.
+        With `create`, create a missing partitioned topic; other topics are created by their first producer or consumer.
+        Raises TopicNotFound and NotAllowedError.
         """
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
-            return self.transactions.count  # also before it exists in the metadata
+            return self.transactions.count  # also before the partitioned topic exists in the metadata
         if self._metadata_requests >= self.runtime.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many concurrent lookups (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
@@ -175,7 +177,6 @@ class BrokerService:
         return self._metadata_requests
 
     def require_namespace(self, namespace: NamespaceName) -> None:
-        """Raises TopicNotFound."""
         if self.resources.namespace(namespace) is None and not self.presence.is_own(namespace):
             raise TopicNotFound("Namespace not found")
 
@@ -185,7 +186,7 @@ class BrokerService:
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
-        """Return why new clients should use another broker now, or None. Unlike `health_check`, it tests nothing."""
+        """Return why new clients should use another broker, or None. Unlike `health_check`, it tests nothing."""
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
@@ -193,12 +194,18 @@ class BrokerService:
             return (
                 f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
             )
+        session = self.metadata_store.session_report
+        if session is not None and session.state is not SessionState.CONNECTED:
+            return (
+                f"the session with the metadata store {session.url} is {session.state.value}: {session.last_failure};"
+                " policies may be outdated"
+            )
         return self.ledgers.store.refusal()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
-        """Prove that the broker works now. Raises BrokerError."""
+        """Publish and read a message. Raises BrokerError."""
         await self._health.run()
 
     async def tell_clients(self) -> None:

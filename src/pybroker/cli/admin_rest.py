@@ -1,7 +1,4 @@
-"""REST calls of commands: one-line errors with advice, paths from names, paged lists.
-
-Invariants: a changing request is sent once; no error shows a credential.
-"""
+"""REST calls of commands. A request that changes something is sent once. Errors contain no credential."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ from pybroker.client.rest import Refused, RestClient, reason_of
 from pybroker.model.names import NamespaceName, TopicName
 
 PATIENCE_S = 3.0
-"""For this time, a call that changes nothing is repeated if the broker is busy."""
+"""Seconds for which a call that changes nothing is retried while the broker is busy."""
 MAX_PAGE = 1000
 NOT_FOUND = 404
 _NO_REASON = "Not Found"
-"""The reason that a server gives for an unknown path."""
+"""The reason that servers return for an unknown path."""
 Query = Mapping[str, object]
 
 
 class NotThere(CommandFailed):
-    """The broker answered 404 to a call of `path`."""
+    """The broker answered a call of `path` with 404."""
 
     def __init__(self, text: str, path: str = "", advice: str = "") -> None:
         super().__init__(text)
@@ -43,16 +40,17 @@ class NotThere(CommandFailed):
 
 
 class Answer(NamedTuple):
-    """Headers in lower case, and the body."""
+    """Headers with lower-case names, and the body."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class AdminRest:
-    """The REST client of one command. A context manager.
+    """The REST client of one command, a context manager.
 
-    A NotThere that leaves the context gets advice about the mistyped name; one that is handled inside costs no extra call.
+    A NotThere that leaves the context is extended by a suggestion for the mistyped name. One that is caught inside
+    costs no extra call.
     """
 
     def __init__(self, where: Where) -> None:
@@ -75,7 +73,9 @@ class AdminRest:
             self._rest.close()
 
     def _list(self, path: str) -> Any:
-        """Return a list of names for the advice. Raises NotListed, and all that the client raises."""
+        """Return a list of names for suggestions. Raises NotListed if its parent does not exist, and the REST client's
+        errors.
+        """
         try:
             return self._rest.json("GET", path, patience_s=0)
         except Refused as error:
@@ -84,17 +84,16 @@ class AdminRest:
             raise
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """The document. Raises CommandFailed."""
         with self._failures_of(path):
             return self._rest.json("GET", path + _text_of(query))
 
     def change(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
-        """Do something, once; the answer's document, if any. Raises CommandFailed."""
+        """Send a changing request, once, and return the response's document, if any."""
         with self._failures_of(path):
             return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
 
     def call(self, method: str, path: str, body: object = None) -> Answer:
-        """Send a call; only GET may be repeated. Return headers and body of the answer. Raises CommandFailed."""
+        """Send any request. Only GET is retried. Return the response's headers and body."""
         data = None if body is None else json.dumps(body).encode()
         with self._failures_of(path), self._rest.open(method, path, data, may_repeat=method == "GET") as response:
             return Answer({name.lower(): value for name, value in response.getheaders()}, response.read())
@@ -102,7 +101,7 @@ class AdminRest:
     def pages(
         self, path: str, member: str, query: Query, limit: int
     ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """Yield the pages of a list: the answer and its items, at most `limit` items in all."""
+        """Yield the pages of a list: the response and its items, at most `limit` items in total."""
         after: object = None
         while True:
             answer = self.get(path, {**query, "limit": min(limit, MAX_PAGE), "after": after})
@@ -114,7 +113,7 @@ class AdminRest:
                 return
 
     def partitions(self, topic: TopicName) -> list[TopicName]:
-        """The topic's partitions, or itself where it has none."""
+        """Return the topic's partitions, or the topic itself if it is not partitioned."""
         if topic.partition_index >= 0:
             return [topic]
         count = int(self.get(f"{path_of(topic)}/partitions")["partitions"])
@@ -127,16 +126,18 @@ class AdminRest:
         except Refused as error:
             advice = _ADVICE.get(error.status, "")
             if error.status == NOT_FOUND and error.reason == _NO_REASON:
-                advice = "; this broker does not know the call: explain and its related commands need a pybroker"
+                advice = (
+                    "; the server is not a pybroker broker of this version, which `explain` and related commands need"
+                )
             text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
             raise (NotThere(text, path) if error.status == NOT_FOUND else CommandFailed(text)) from error
         except ClientError as error:
             raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise CommandFailed(f"{self._rest.where} did not answer: {reason_of(error)}{_HINT}") from error
+            raise CommandFailed(f"no response from {self._rest.where}: {reason_of(error)}{_HINT}") from error
 
 
-_HINT = ". Check that a broker is running there, or name another address with --url or PULSAR_ADMIN_URL."
+_HINT = ". Check that a broker is running there, or set another address with --url or PULSAR_ADMIN_URL."
 _ADVICE = {
     401: " ({source}); give credentials with --token-file, PULSAR_TOKEN, or a profile",
     403: " ({source}); grant the role the permission, or use the credentials of another role",
@@ -144,7 +145,7 @@ _ADVICE = {
 
 
 def path_of(topic: TopicName) -> str:
-    """Of a topic, below which its calls are."""
+    """Return the path prefix of the topic's REST calls."""
     return f"/admin/v2/{topic.domain}/{_quoted(topic.tenant, topic.namespace.local_name, topic.local_name)}"
 
 

@@ -1,4 +1,4 @@
-"""The common part of `produce` and `consume`: the broker's binary address, a client on an event loop, and a clean end by signal."""
+"""Client setup for `produce` and `consume`: the broker's address, an event loop, and a clean end at a signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def binary_access(where: Where, topic: TopicName) -> Access:
-    """Return the access with the address of the binary protocol. The broker is asked for it unless it is configured."""
+    """Return the access with the binary protocol's address, which is requested from the broker unless it is configured."""
     access = where.access
     if access.service_url:
         return access
@@ -35,13 +35,13 @@ def binary_access(where: Where, topic: TopicName) -> Access:
     url = (secure or plain) if admin_url.startswith("https") else (plain or secure)
     if not url:
         raise CommandFailed(
-            f"the broker at {access.admin_url} reports no address of its binary protocol: add --service-url pulsar://HOST:PORT"
+            f"the broker at {access.admin_url} returns no address of its binary protocol: add --service-url pulsar://HOST:PORT"
         )
     return replace(access, service_url=url)
 
 
 class UntilSignal:
-    """Ends a wait at SIGINT or SIGTERM; other operations are completed first. A second signal ends them, too."""
+    """Cancels waits at SIGINT or SIGTERM, while other operations complete. A second signal cancels those, too."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -51,7 +51,7 @@ class UntilSignal:
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            # Elsewhere than on the main thread there are no signals.
+            # Signal handlers exist only on the main thread.
             with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
                 loop.add_signal_handler(number, self._came, number)
         return self
@@ -70,9 +70,9 @@ class UntilSignal:
             self._task.cancel()
 
     async def wait(self, what: Coroutine[Any, Any, Result]) -> Result:
-        """Await `what`, unless a signal arrives first or has arrived. Raises Interrupted then."""
+        """Await `what`. Raises Interrupted if a signal has arrived or arrives first."""
         if self.number is not None:
-            what.close()  # it is not begun any more
+            what.close()  # never started
             self.check()
         self._is_waiting = True
         try:
@@ -84,14 +84,11 @@ class UntilSignal:
             self._is_waiting = False
 
     def check(self) -> None:
-        """Raises Interrupted when a signal has come."""
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 def run_with_client(access: Access, work: Callable[[PulsarClient, UntilSignal], Coroutine[None, None, int]]) -> int:
-    """`work` with a client, and its exit code. Raises CommandFailed, Interrupted."""
-
     async def session() -> int:
         with UntilSignal() as until:
             try:
@@ -108,8 +105,8 @@ def run_with_client(access: Access, work: Callable[[PulsarClient, UntilSignal], 
 
 
 def failure_text(error: Exception, access: Access) -> str:
-    """Return one line, with a remedy if it is known."""
+    """Return one line that describes the error and, if known, a remedy."""
     text = str(error) or type(error).__name__
     if isinstance(error, ConnectionLost):
-        return f"{text}. If {access.service_url} is not the right address, give another one with --service-url."
+        return f"{text}. If {access.service_url} is the wrong address, set another one with --service-url."
     return text

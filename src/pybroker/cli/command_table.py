@@ -1,6 +1,5 @@
-"""The table of commands.
-
-A module has `add_options(parser)`, which sets the default `run(options) -> exit code`.
+"""The table of commands. A command's module has `add_options(parser)`, which sets the parser's default `run(options) ->
+exit code`.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line of `pybroker --help`."""
+    """A command, as listed in `pybroker --help`."""
 
     name: str
     module: str
     help: str
     own_arguments: int | None = None
-    """The number of arguments that the command's parser reads; None for all. The others are left in `options.rest`."""
+    """Number of arguments that the command's parser reads; the others are in `options.rest`. None: all."""
     is_local: bool = False
-    """Whether the command calls no broker, and so has no connection options."""
+    """Whether the command calls no broker and has no connection options."""
     has_traces: bool = False
-    """Whether a bug is reported with its stack trace: brokers and pipelines have a log for it."""
+    """Whether a bug is reported with its stack trace, because the command writes a log."""
 
     def load(self) -> ModuleType:
         return import_module(f"pybroker.cli.commands.{self.module}")
@@ -60,7 +59,7 @@ _LIST = (
     Command("tokens", "tokens", "create keys and tokens, verify and show tokens", is_local=True),
     Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C", is_local=True, has_traces=True),
     Command("backup", "data_directory.backup", "back up the stored data of a broker while it runs"),
-    Command("restore", "data_directory.restore", "make a data directory from a backup", is_local=True),
+    Command("restore", "data_directory.restore", "create a data directory from a backup", is_local=True),
     Command(
         "ledger",
         "data_directory.ledger",
@@ -68,13 +67,16 @@ _LIST = (
         is_local=True,
         has_traces=True,
     ),
-    # The options of a pipeline are known only if its libraries are installed, so it parses its own arguments.
+    # A pipeline parses its own options, because their list needs its optional libraries.
     Command(
         "pipeline",
         "pipeline",
         "run a pipeline over whole topics, for example into lake tables",
         own_arguments=1,
         has_traces=True,
+    ),
+    Command(
+        "metadata", "cluster.metadata", "prepare the metadata store that the brokers of a cluster share", is_local=True
     ),
     Command("completion", "completion", "print the completion script for bash or zsh", is_local=True),
 )

@@ -1,4 +1,4 @@
-"""Confirmation of irreversible commands: on the terminal, or with the option `--yes`."""
+"""Confirmation of irreversible commands, on the terminal or with `--yes`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def add_yes_option(parser: argparse.ArgumentParser) -> None:
 
 
 def require_confirmed(options: argparse.Namespace, effect: str) -> None:
-    """Ask the user to confirm `effect`, a complete sentence. Raises WrongUsage without a terminal, CommandFailed for
-    any answer other than yes.
+    """Ask the user to confirm `effect`, a complete sentence. Raises CommandFailed if the user declines, WrongUsage
+    without a terminal.
     """
     if options.yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise WrongUsage(f"{effect} There is no terminal for the confirmation: add --yes to confirm")
+        raise WrongUsage(f"{effect} Confirmation needs a terminal: add --yes to confirm")
     sys.stderr.write(f"{printable(effect)}\nType yes to continue: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":

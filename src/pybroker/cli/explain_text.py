@@ -1,7 +1,7 @@
-"""`pybroker explain` for people: from the broker's document to lines of text. Pure: width and time are arguments.
+"""Text output of `pybroker explain`. Pure: width and time are arguments.
 
-Invariants: no line contains a control character, and no line exceeds the width, except commands, which are not broken so that they
-can be pasted. All names and keys come from clients of the broker and may contain any character.
+Lines contain no control characters, although names and keys from clients may. Lines fit the width, except commands,
+which must not be broken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Line(NamedTuple):
-    """A line with the styles of a terminal. `is_command`: it is pasted as it is, and may exceed the width."""
+    """A line with terminal styles. A command may exceed the width."""
 
     text: str = ""
     styles: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 class ExplainText:
-    """The lines of explained objects for one width, time and broker."""
+    """Renders explanations for one width, time and broker."""
 
     def __init__(self, width: int, now_ms: int, where: SameBroker) -> None:
         self._width = max(LEAST_WIDTH, width)
@@ -42,7 +42,7 @@ class ExplainText:
         self._where = where
 
     def document(self, document: Document) -> list[Line]:
-        """Return the lines for a topic, subscription, key, message, consumer or producer."""
+        """Return the lines of a topic, subscription, key, message, consumer or producer."""
         place = " / ".join(str(part) for part in (document.get("topic"), document.get("subscription")) if part)
         findings: list[Document] = document.get("findings", [])
         lines = [*self._headline(document), *self._wrapped(place, "", DIM)]
@@ -55,7 +55,7 @@ class ExplainText:
         return lines
 
     def stuck(self, document: Document) -> list[Line]:
-        """Return the lines for the stuck topics of a broker, worst first."""
+        """Return the lines of a broker's stuck topics, worst first."""
         topics, matching = document["topics"], document["matching"]
         if not topics:
             return [Line("Nothing is stuck on this broker.", (BOLD, GREEN))]
@@ -103,7 +103,7 @@ class ExplainText:
         return lines
 
     def _evidence(self, finding: Document) -> list[Line]:
-        # Older brokers send the evidence alone.
+        # Older brokers send only the evidence.
         both = finding if "facts" in finding else evidence_shown(finding.get("evidence") or {})
         shown, lines = both["table"], []
         if shown and shown["rows"]:
@@ -142,7 +142,7 @@ class ExplainText:
         return lines
 
     def _subscriptions(self, document: Document) -> list[Line]:
-        """Return each subscription of a topic with its first problem."""
+        """Return a topic's subscriptions, each with its first finding."""
         lines, listed = [Line()], document["subscriptions"]
         if not listed:
             return [*lines, *self._wrapped("The topic has no subscriptions.")]
@@ -200,7 +200,7 @@ class ExplainText:
         return Line(indent + printable(self._where.command(command)), (CYAN,), is_command=True)
 
     def _wrapped(self, text: str, indent: str = "", *styles: str, hanging: str | None = None) -> list[Line]:
-        """Break a text at blanks, and words only if they are longer than a line."""
+        """Wrap at spaces. Words longer than a line are broken."""
         rest = indent if hanging is None else hanging
         lines: list[Line] = []
         line, taken, has_words = indent, columns_of(indent), False
@@ -224,7 +224,7 @@ class ExplainText:
 
 
 def _head(text: str, width: int) -> str:
-    """Return the longest beginning of the text that fits, at least one character."""
+    """Return the longest prefix that fits, at least one character."""
     end, taken = 1, columns_of(text[0])
     while end < len(text) and taken + columns_of(text[end]) <= width:
         taken += columns_of(text[end])
@@ -233,7 +233,6 @@ def _head(text: str, width: int) -> str:
 
 
 def _subject(subject: Document) -> str:
-    """Return the facts about the subject itself, in one line."""
     kind = subject.get("kind", "")
     if kind in {"", "topic", "subscription"}:
         return ""
@@ -257,7 +256,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _explain_command(topic: str, subscription: str | None) -> str:
-    """A name that begins with `-` is accepted only behind `--`."""
+    """A name that starts with `-` needs a preceding `--`."""
     words = [topic, *([] if subscription is None else [subscription])]
     marker = ["--"] if any(word.startswith("-") for word in words) else []
     return shell_command(["pybroker", "explain", *marker, *words])

@@ -1,7 +1,4 @@
-"""Messages as text for users, and as JSON lines: `produce --json-lines` accepts the output of `consume --json`.
-
-Pure.
-"""
+"""Messages as text and as JSON lines. `produce --json-lines` reads the output of `consume --json`. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ GAP = "  "
 
 
 class NotAMessage(ValueError):
-    """A line that is none; the text says why and repeats nothing of it."""
+    """A line is not a valid message. The text contains no part of the line."""
 
 
 def id_text(message_id: MessageId) -> str:
-    """As `ack` takes it: `L:E`, `L:E:I` in a batch, `L:E:P:I` of a partition."""
+    """Return the id in the format of `ack`: `L:E`, `L:E:I` in a batch, `L:E:P:I` in a partition."""
     text = f"{message_id.ledger_id}:{message_id.entry_id}"
     if message_id.partition >= 0:
         return f"{text}:{message_id.partition}:{message_id.batch_index}"
@@ -29,7 +26,7 @@ def id_text(message_id: MessageId) -> str:
 
 
 def message_line(message: Message) -> str:
-    """One line for people: id, publish time, key, properties, value."""
+    """Return one line with id, publish time, key, properties and value."""
     parts = [id_text(message.id), moment(message.publish_time_ms) or "-"]
     if message.key is not None:
         parts.append(value_text(_key_bytes(message)))
@@ -43,7 +40,7 @@ def message_line(message: Message) -> str:
 
 
 def message_document(message: Message) -> dict[str, Any]:
-    """For programs. Bytes that are no text are in base64, under a name that says so."""
+    """Return a JSON document. Bytes that are not UTF-8 are Base64 in a member whose name ends in Base64."""
     document: dict[str, Any] = {"messageId": id_text(message.id), "topic": message.topic}
     if message.key is not None:
         document |= _text_or_base64("key", _key_bytes(message))
@@ -68,7 +65,7 @@ def _key_bytes(message: Message) -> bytes:
         try:
             return base64.b64decode(message.key, validate=True)
         except (binascii.Error, ValueError):
-            pass  # invalid base64 is shown as it is
+            pass  # show invalid Base64 unchanged
     return message.key.encode("utf-8", "surrogateescape")
 
 
@@ -80,7 +77,7 @@ def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
 
 
 def outgoing(line: bytes) -> OutgoingMessage:
-    """Return the message of a JSON line. Members about its earlier position are ignored. Raises NotAMessage."""
+    """Parse a JSON line. Members about its previous position are ignored."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -112,7 +109,7 @@ def _value(document: dict[str, Any]) -> bytes | None:
     value = document["value"]
     if value is None:
         return None
-    # A value that is JSON itself may stand there as it is.
+    # A value may be a JSON value instead of a string.
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode("utf-8", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Suggestions for mistyped names: commands, options, and the names of tenants, namespaces, topics and subscriptions."""
+"""Suggestions for mistyped commands, options, and names of tenants, namespaces, topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pybroker.errors import InvalidTopicName
 from pybroker.model.names import DOMAINS, TopicName
 
 MAX_COMPARED = 5_000
-"""Longer lists of names are not compared, because that takes seconds."""
+"""Longer lists are not compared, because that takes seconds."""
 MAX_CHARACTERS = 200
-"""Longer names are not compared, for the same reason."""
+"""Longer names are not compared."""
 
 
 class NotListed(Exception):
-    """The broker has no such list, because the object that it belongs to does not exist."""
+    """The list does not exist, because its parent does not."""
 
 
 Fetch = Callable[[str], Any]
@@ -27,7 +27,6 @@ Fetch = Callable[[str], Any]
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the most similar of the known words, or None. Ignores the case."""
     candidates = list(known)
     if len(candidates) > MAX_COMPARED or not 0 < len(word) <= MAX_CHARACTERS:
         return None
@@ -38,7 +37,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NamedObject:
-    """The object that a REST path names; parts that it does not name are empty."""
+    """The object that a REST path names. Parts that it does not name are empty."""
 
     tenant: str
     namespace: str = ""
@@ -56,7 +55,6 @@ class NamedObject:
 
 
 def named_by(path: str) -> NamedObject | None:
-    """Return the object that the path of a REST call names, or None for other paths."""
     parts = [unquote(part) for part in path.partition("?")[0].split("/")]
     match parts:
         case ["", "admin", "v2", ("tenants" | "namespaces"), tenant]:
@@ -77,10 +75,10 @@ def named_by(path: str) -> NamedObject | None:
 
 
 def advice_for(path: str, fetch: Fetch) -> str:
-    """Return a sentence about the missing object of a call that the broker answered with 404: the most similar existing
-    name, or the command that lists the names. Empty if the object exists.
+    """Return a suggestion after a 404: the most similar name, or the command that lists the names. Empty if the object
+    exists.
 
-    Asks for at most four lists, from the subscription's topic up to the tenants.
+    Fetches at most four lists, from the topic's subscriptions up to the tenants.
     """
     named = named_by(path)
     if named is None:

@@ -1,7 +1,7 @@
-"""The output of a command: text for people, or JSON for programs, to one stream.
+"""A command's output: text or JSON.
 
-Text has the width of the terminal, and colours only there, unless NO_COLOR is set or TERM is `dumb`. JSON is one document, or one
-line per item for commands that run until they are stopped.
+Text is fitted to the terminal. It is coloured only on a terminal, unless NO_COLOR is set or TERM is `dumb`. JSON is one
+document, or one line per item for commands that run until stopped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pybroker.cli.text_tables import Cell, table
 
 BOLD, RED, YELLOW, GREEN, DIM = "1", "31", "33", "32", "2"
 MIN_WIDTH = 40
-"""Narrower terminals are treated as if they had this width."""
+"""Narrower terminals are treated as this width."""
 
 
 class Output:
-    """One command's output."""
+    """The output stream and format of one command."""
 
     def __init__(
         self,
@@ -38,30 +38,28 @@ class Output:
         self.is_json = is_json
         self.is_terminal = is_terminal
         self.width = width
-        """Columns of the terminal. None if the output is no terminal; then nothing is cut."""
+        """Terminal columns, or None if the output is not a terminal. Then nothing is cut."""
         self._stream = stream
         self._has_colours = has_colours
         self._is_line_per_document = False
-        # Where only ASCII can be written, JSON has its own escapes; those of the stream would be no JSON.
+        # On an ASCII stream, JSON escapes are used; the stream's own escapes would not be JSON.
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
         self._is_ascii = encoding not in {"utf-8", "utf8"}
 
     def onto(self, stream: IO[str]) -> Self:
-        """Return an output to another stream with the same settings, in which each JSON document is one line."""
+        """Return an output to another stream. Each JSON document is one line there."""
         output = copy.copy(self)
         output._stream = stream  # noqa: SLF001  (its own copy)
         output._is_line_per_document = True  # noqa: SLF001
         return output
 
     def document(self, document: object) -> None:
-        """Write indented JSON."""
         if self._is_line_per_document:
             self.record(document)
             return
         self._stream.write(json.dumps(document, indent=2, ensure_ascii=self._is_ascii) + "\n")
 
     def record(self, document: object) -> None:
-        """Write JSON in one line, and flush."""
         self._stream.write(json.dumps(document, ensure_ascii=self._is_ascii) + "\n")
         self._stream.flush()
 
@@ -73,7 +71,7 @@ class Output:
             self._stream.write(line + "\n")
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]], nothing: str = "") -> None:
-        """Write a table, or the given sentence if there are no rows."""
+        """Write a table, or `nothing` if there are no rows."""
         if not rows and nothing:
             self.line(nothing)
             return
@@ -100,13 +98,13 @@ def add_json_option(
 
 
 def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Output:
-    """Return the standard output with the settings that the options, the terminal and the environment ask for."""
+    """Return the standard output, configured by options, terminal and environment."""
     environment = os.environ if environment is None else environment
     is_terminal = sys.stdout.isatty()
     has_colours = is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        # A terminal or pipe that accepts only ASCII gets escapes, not an error in the middle of a table.
+        # On an ASCII stream, escape other characters instead of failing.
         reconfigure(errors="backslashreplace")
     return Output(
         sys.stdout,
@@ -122,7 +120,6 @@ def terminal_width() -> int:
 
 
 def write_done(options: argparse.Namespace, text: str) -> int:
-    """Write that a command has changed something, as `text` describes it. Return its exit code."""
     output = output_of(options)
     if output.is_json:
         output.document({"done": True, "text": text})

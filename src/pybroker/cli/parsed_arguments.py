@@ -1,6 +1,6 @@
-"""Parsers for ids, times, and quantities on a command line. Pure: no clock, no IO.
+"""Parsers of ids, times and quantities. Pure.
 
-Each function raises `argparse.ArgumentTypeError` with the expected format, so it can be the `type=` of an option.
+They raise `argparse.ArgumentTypeError` with the expected format, so each can be the `type=` of an option.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pybroker.model.names import NamespaceName, TopicName
 from pybroker.reading import quantities
 
 MAX_NUMBER = (1 << 63) - 1
-"""The maximum of an id, or of a time in milliseconds, in the protocol."""
+"""Maximum of an id or a time in milliseconds in the protocol."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 365 * 86_400.0}
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|w|y)?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class GivenId(NamedTuple):
-    """An id; -1 for omitted parts."""
+    """A message id. Omitted parts are -1."""
 
     ledger_id: int
     entry_id: int
@@ -32,14 +32,14 @@ class GivenId(NamedTuple):
     partition: int = -1
 
     def __str__(self) -> str:
-        """As REST takes it: `ledger:entry`, and the index in a batch where there is one."""
+        """Return the format of REST: `ledger:entry`, with the batch index if there is one."""
         text = f"{self.ledger_id}:{self.entry_id}"
         return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins: `word` is earliest or latest, or empty; then exactly one of the others is set."""
+    """A start position: a `word` (earliest or latest), or exactly one of the other fields."""
 
     word: str = ""
     id: GivenId | None = None
@@ -47,7 +47,7 @@ class Start:
 
 
 def message_id(text: str) -> GivenId:
-    """`L:E`, `L:E:I` with the index in a batch, or `L:E:P:I` as clients print ids, -1 for no partition and no index."""
+    """Parse `L:E`, `L:E:I` with a batch index, or `L:E:P:I`, in which -1 means no partition or no index."""
     parts = text.strip().split(":")
     if len(parts) in {2, 3, 4}:
         lowest = [0, 0, 0] if len(parts) == 3 else [0, 0, -1, -1]
@@ -71,7 +71,7 @@ def _number(text: str, least: int) -> int | None:
 
 
 def topic(text: str) -> TopicName:
-    """`t`, `tenant/namespace/t` or `domain://tenant/namespace/t`."""
+    """Parse `t`, `tenant/namespace/t` or `domain://tenant/namespace/t`."""
     try:
         return TopicName.parse(text)
     except InvalidTopicName as error:
@@ -79,7 +79,7 @@ def topic(text: str) -> TopicName:
 
 
 def namespace_or_tenant(text: str) -> str | NamespaceName:
-    """`tenant/namespace`, or the name of a tenant alone."""
+    """Parse `tenant/namespace` or `tenant`."""
     try:
         return NamespaceName.parse(text) if "/" in text else NamespaceName.parse(f"{text}/any").tenant
     except InvalidTopicName as error:
@@ -87,7 +87,7 @@ def namespace_or_tenant(text: str) -> str | NamespaceName:
 
 
 def seconds(text: str) -> float:
-    """A duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`; a number alone is seconds."""
+    """Parse a duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`, or a number of seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ArgumentTypeError(f"{_shown(text)} is not a duration: expected a form such as 500ms, 30s, 10m, 2h or 7d")
@@ -98,7 +98,7 @@ def seconds(text: str) -> float:
 
 
 def time_ms(text: str) -> int:
-    """A moment: `2026-11-23T04:00:00Z` (without a zone: UTC), or milliseconds since 1970."""
+    """Parse a time: `2026-11-23T04:00:00Z` (UTC without a zone), or milliseconds since 1970."""
     try:
         moment_ms = quantities.time_ms(text[:60])
         if 0 <= moment_ms <= MAX_NUMBER:
@@ -111,7 +111,7 @@ def time_ms(text: str) -> int:
 
 
 def start(text: str) -> Start:
-    """`earliest`, `latest`, an id, or a time."""
+    """Parse `earliest`, `latest`, an id, or a time."""
     if text in {"earliest", "latest"}:
         return Start(text)
     try:
@@ -127,21 +127,18 @@ def start(text: str) -> Start:
 
 
 def count(text: str) -> int:
-    """A number of things, at least one."""
     if _NUMBER.fullmatch(text) is None or not 0 < int(text) <= MAX_NUMBER:
         raise ArgumentTypeError(f"{_shown(text)} is not a number of 1 or more")
     return int(text)
 
 
 def number(text: str) -> int:
-    """A number that may be 0."""
     if _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
         raise ArgumentTypeError(f"{_shown(text)} is not a number of 0 or more")
     return int(text)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`name=value`."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise ArgumentTypeError(f"{_shown(text)} is not NAME=VALUE")
@@ -149,7 +146,6 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def base64_bytes(text: str) -> bytes:
-    """Return the bytes of base64 text."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -161,13 +157,13 @@ def _shown(text: str) -> str:
 
 
 def size_of(text: str) -> int:
-    """A size in bytes: `1000`, `64K`, `50M`, `2G`; at least 1."""
+    """Parse a size in bytes of at least 1: `1000`, `64K`, `50M`, `2G`."""
     try:
         size_bytes = quantities.size_bytes(text[:60])
     except ValueError:
         raise ArgumentTypeError(
-            f"{_shown(text)} is no size: give a number of bytes, or one such as 64K, 50M or 2G"
+            f"{_shown(text)} is not a size: expected a number of bytes, or a form such as 64K, 50M or 2G"
         ) from None
     if not size_bytes:
-        raise ArgumentTypeError(f"{_shown(text)} is no size: give at least 1")
+        raise ArgumentTypeError(f"{_shown(text)} is not a size: expected at least 1")
     return size_bytes

@@ -1,4 +1,4 @@
-"""argparse, with errors of one line that repeat no value which may be a secret."""
+"""An argparse parser with one-line errors. They never repeat a value that may be a secret."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pybroker.cli.nearest_names import nearest
 from pybroker.cli.text_tables import cut, printable
 
 MAX_SHOWN = 60
-"""Columns of a wrong value in an error; the rest is cut."""
+"""Columns of an invalid value in an error text."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports an error in one line, with a reference to the help. Of unknown arguments only option names are shown."""
+    """Reports an error in one line that refers to `--help`. Of unknown arguments, only option names are shown."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -29,16 +29,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("the following arguments are required"):
-            # A mistyped option is the more useful error: the required one may be the one that was meant.
+            # A mistyped option may be the missing required one, so it is reported first.
             known = list(_options_of(self))
             options = [word.partition("=")[0] for word in self._words if word.startswith("--") and word != "--"]
             wrong = [option for option in options if not any(each.startswith(option) for each in known)]
-            message = f"there is no option {self._with_similar(wrong[0])}" if wrong else message
+            message = f"unknown option {self._with_similar(wrong[0])}" if wrong else message
         end = "" if message.endswith(("?", ".")) else "."
         self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}{end} See `{self.prog} --help`.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Report a value that is not among the choices, with the most similar choice."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(each) for each in action.choices]
@@ -47,20 +46,20 @@ class CommandParser(argparse.ArgumentParser):
         shown = repr(cut(str(value), MAX_SHOWN))
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (there is no public name)
             known = "" if similar else f"; the commands are {', '.join(choices)}"
-            raise argparse.ArgumentError(None, f"there is no command {shown}{known}{meant}")
+            raise argparse.ArgumentError(None, f"unknown command {shown}{known}{meant}")
         raise argparse.ArgumentError(action, f"{shown} is not one of {', '.join(choices)}{meant}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
-        # Names and options may have any order: `explain orders --key k billing`. argparse does not support that for
-        # parsers with subcommands, and not for names behind `--`, which may begin with `-`.
+        # Names and options may be mixed: `explain orders --key k billing`. argparse does not support this with
+        # subcommands, nor for names after `--`.
         is_plain = has_commands(self) or "--" in given
         parse = self.parse_known_args if is_plain else self.parse_known_intermixed_args
         options, unknown = parse(given, namespace)
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-") and word != "-"]
             count = f"{len(unknown)} argument{'s' * (len(unknown) > 1)} too many"
-            self.error(f"there is no option {', '.join(map(self._with_similar, names))}" if names else count)
+            self.error(f"unknown option {', '.join(map(self._with_similar, names))}" if names else count)
         return options
 
     def _with_similar(self, option: str) -> str:
@@ -69,7 +68,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Return the long options of a parser and of its subcommands."""
     for action in parser._actions:  # noqa: SLF001  (there is no public way to ask a parser for its options)
         if action.help is not argparse.SUPPRESS:
             yield from (each for each in action.option_strings if each.startswith("--"))
@@ -78,7 +76,6 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the parsers of the subcommands by name."""
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             return dict(action.choices)
@@ -86,12 +83,12 @@ def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argume
 
 
 def has_commands(parser: argparse.ArgumentParser) -> bool:
-    """Return whether the parser's command has subcommands, such as `tokens create`."""
+    """Return whether the command has subcommands, such as `tokens create`."""
     return parser._subparsers is not None  # noqa: SLF001  (there is no public way to ask)
 
 
 def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:
-    """Set the texts above and below the options in a command's help: the first paragraph of `text`, and the examples."""
+    """Set the help's description to the first paragraph of `text`, and its epilogue to the examples."""
     first = " ".join(text.strip().partition("\n\n")[0].split())
     first = first.partition(": ")[2] if first.startswith("`pybroker") else first
     parser.description = first[:1].upper() + first[1:]
@@ -99,7 +96,7 @@ def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None
 
 
 def describe_subcommands(parser: argparse.ArgumentParser) -> None:
-    """Give each subcommand its help text as description, and those examples of the parser that use it."""
+    """Set each subcommand's description to its help text, with the parser's examples that use it."""
     examples = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
@@ -111,7 +108,6 @@ def describe_subcommands(parser: argparse.ArgumentParser) -> None:
 
 
 def epilog_of(program: str, examples: Sequence[str]) -> str:
-    """Return the part of a help text with those examples that use the program."""
     command = program.removeprefix("pybroker")
     return _epilog([line for line in examples if f"{command} " in f"{line} "])
 

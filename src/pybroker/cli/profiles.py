@@ -1,6 +1,6 @@
 """Profiles: named brokers with their credentials, in `profiles.toml`.
 
-Invariants: an error never contains a value; a file with a secret in it is refused while other users can read it.
+Errors contain no value of the file. A file with a secret is refused while other users can read it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ _RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The file, checked. Paths are absolute."""
+    """The validated file. Paths are absolute."""
 
     path: Path
     default: str | None = None
     by_name: Mapping[str, Mapping[str, str | bool]] = field(default_factory=dict, repr=False)
 
     def get(self, name: str) -> Mapping[str, str | bool]:
-        """Raises WrongUsage when there is no such profile."""
         if name not in self.by_name:
             there = (
                 f"the profiles are {', '.join(sorted(self.by_name))}" if self.by_name else "the file has no profiles"
@@ -55,18 +54,18 @@ class Profiles:
 
 
 def profiles_path(environment: Mapping[str, str]) -> Path:
-    """`PYBROKER_PROFILES`, else `pybroker/profiles.toml` where the XDG rules have configurations."""
+    """Return the path in `PYBROKER_PROFILES`, or `pybroker/profiles.toml` in the XDG configuration directory."""
     named = environment.get("PYBROKER_PROFILES")
     if named:
         return Path(named)
     base = environment.get("XDG_CONFIG_HOME", "")
-    # A relative path there counts as none, as the rules say.
+    # By the XDG specification, a relative path is ignored.
     home = Path(base) if base.startswith("/") else Path(environment.get("HOME") or "~").expanduser() / ".config"
     return home / "pybroker" / "profiles.toml"
 
 
 def read_profiles(path: Path) -> Profiles:
-    """Return the profiles of the file; none without a file. Raises WrongUsage."""
+    """Return the profiles, or none if the file does not exist. Raises WrongUsage for an unsafe or invalid file."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -88,7 +87,7 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def parse_profiles(path: Path, content: bytes) -> Profiles:
-    """Raises WrongUsage: the text names the line or the key, and no value."""
+    """Parse the file's content. Errors name the line or key, but no value."""
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError:
@@ -131,6 +130,6 @@ def _profile(path: Path, name: str, values: Mapping[str, object]) -> Mapping[str
 
 
 def _without_values(reason: str) -> str:
-    """Return the parser's reason without quotations of the file."""
+    """Return the TOML parser's reason without quotations of the file."""
     place = reason[reason.rfind("(at ") :] if "(at " in reason else ""
     return f"check it {place}" if place else "check its quotes and brackets"

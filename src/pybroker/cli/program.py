@@ -1,6 +1,6 @@
-"""One run of `pybroker`: find the command, import it, run it, and end with an exit code and at most one line on stderr.
+"""One run of `pybroker`: import the command, run it, and return its exit code, with at most one line on stderr.
 
-Invariants: users, brokers, and networks never cause a stack trace, and no secret is shown. Imports little, so that help is quick.
+User input, brokers and networks never cause a stack trace, and no secret is shown. Few imports, so that help is fast.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 `explain` found blocked messa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command: Command | None = None
     try:
         command, global_options, own_arguments = split(given)
         if command is None:
-            overview().parse_args(given)  # --help, --version, or a usage error; all of them exit
-            raise AssertionError("no command, and nothing wrong with that")
+            overview().parse_args(given)  # exits: --help, --version, or a usage error
+            raise AssertionError("overview().parse_args exits without a command")
         return run_command(command, global_options, own_arguments)
     except CommandFailed as error:
         say(str(error))
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
     except BrokenPipeError:
-        # The reader of the output has closed it, as `head` does. Later output of Python is discarded.
+        # The output's reader has closed it, like `head`. Discard further output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGNAL + signal.SIGPIPE
     except UnicodeEncodeError:
@@ -60,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command is None or command.has_traces or os.environ.get("PYBROKER_DEBUG"):
             raise
         say(
-            f"{_place(error)}: this is a bug, or the answer is not a broker's. Set PYBROKER_DEBUG=1 to see the stack trace."
+            f"{_place(error)}: this is a bug, or the server is not a Pulsar broker. Set PYBROKER_DEBUG=1 to see the stack trace."
         )
         return EXIT_FAILED
 
 
 def _place(error: Exception) -> str:
-    """Return the kind and location of an exception, without its text, which may contain anything."""
+    """Return an exception's type and location, without its text, which may contain secrets."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -75,11 +74,11 @@ def _place(error: Exception) -> str:
 
 
 def split(arguments: list[str]) -> tuple[Command | None, list[str], list[str]]:
-    """Split a command line into its command, the connection options before the command, and the arguments after it.
+    """Split a command line into command, connection options before it, and arguments after it.
 
-    The command is None if the first word after the connection options and their values is not a command.
+    The command is None if the first word after the connection options is not a command.
     """
-    # Without abbreviations: an option of the command, such as --to, is not one of the connection.
+    # Without abbreviations, which could match an option of the command.
     parser = CommandParser(prog="pybroker", add_help=False, allow_abbrev=False)
     add_broker_options(parser, is_binary=True)
     parser.add_argument("words", nargs=argparse.REMAINDER)
@@ -91,10 +90,9 @@ def split(arguments: list[str]) -> tuple[Command | None, list[str], list[str]]:
 
 
 def run_command(command: Command, global_options: list[str], arguments: list[str]) -> int:
-    """Run one command and return its exit code. Its parser reads `global_options` first, so that its own arguments
-    override them.
+    """Run one command and return its exit code. Its own arguments override `global_options`.
 
-    Raises CommandFailed and Interrupted. For wrong usage, argparse ends the process.
+    For wrong usage, argparse ends the process.
     """
     parser = command_parser(command)
     if global_options and command.is_local:
@@ -102,7 +100,7 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
             f"this command calls no broker, so there is no option {global_options[0].partition('=')[0]}: leave it out"
         )
     if command.own_arguments is None:
-        # The options of a command with subcommands belong to the subcommand, so they follow its name.
+        # With subcommands, options follow the subcommand's name.
         at = 1 if has_commands(parser) and arguments[:1] != [] and not arguments[0].startswith("-") else 0
         options, rest = parser.parse_args([*arguments[:at], *global_options, *arguments[at:]]), []
     else:
@@ -110,12 +108,12 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
         rest = [*global_options, *arguments[command.own_arguments :]]
     options.rest = rest
     code: int = options.run(options)
-    sys.stdout.flush()  # here, where a closed output is still handled
+    sys.stdout.flush()  # raises while a closed output is still handled
     return code
 
 
 def command_parser(command: Command) -> argparse.ArgumentParser:
-    """The parser of one command, with its options. Imports its module."""
+    """Return a command's parser with its options. Imports the command's module."""
     parser = CommandParser(prog=f"pybroker {command.name}")
     command.load().add_options(parser)
     describe_subcommands(parser)
@@ -123,7 +121,7 @@ def command_parser(command: Command) -> argparse.ArgumentParser:
 
 
 def overview() -> argparse.ArgumentParser:
-    """Return the parser of `pybroker --help`. It knows the names of the commands but not their options."""
+    """Return the parser of `pybroker --help`, which does not know the commands' options."""
     parser = CommandParser(
         prog="pybroker",
         description="A message broker that speaks the Apache Pulsar protocol, and commands for it or any other Pulsar broker.",

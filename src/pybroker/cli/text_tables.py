@@ -1,6 +1,6 @@
-"""Aligned text for people: tables, ages, sizes, and arbitrary bytes. Pure.
+"""Text formatting: tables, durations, sizes, and arbitrary bytes. Pure.
 
-Invariant: text from a broker cannot move the cursor, change colours, or break a line: unprintable characters are escaped.
+Unprintable characters are escaped, so text from a broker cannot move the cursor, change colours or break a line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 Cell = str | int | float | None
-"""A truth value is shown as yes or no, None as a hyphen."""
+"""Booleans are shown as yes or no, None as a hyphen."""
 GAP = "  "
 NARROWEST = 8
-"""Minimum width of a text column that is cut. If a table needs narrower columns, it is shown as records."""
+"""Minimum width of a cut text column. If columns would be narrower, the table is shown as records."""
 ELLIPSIS = "…"
 NOTHING = "-"
 _AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -21,10 +21,10 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
-    """Return lines of columns that are as wide as their contents, numbers right-aligned.
+    """Return lines of aligned columns, with numbers right-aligned.
 
-    With `width`, lines that are too long lose their empty columns, then the widest text columns are cut; numbers are never
-    cut. If the columns cannot fit, the lines are those of `records`.
+    If lines exceed `width`, empty columns are removed, then the widest text columns are cut. Numbers are never cut. If
+    that is not enough, return `records`.
     """
     titles = [printable(title) for title in head]
     texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
@@ -52,7 +52,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
 
 
 def records(titles: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return `TITLE  text` lines, one block for each row, for tables that are too wide. Empty texts are left out."""
     lines: list[str] = []
     wide = max(map(columns_of, titles))
     for row in texts:
@@ -68,7 +67,6 @@ def _is_number(cell: Cell) -> bool:
 
 
 def facts(pairs: Sequence[tuple[str, Cell]], indent: str = "") -> list[str]:
-    """Return aligned `name  value` lines, without those that have no value."""
     shown = [(name, cell_text(cell)) for name, cell in pairs if cell is not None]
     wide = max((len(name) for name, _ in shown), default=0)
     return [f"{indent}{name.ljust(wide)}{GAP}{text}".rstrip() for name, text in shown]
@@ -87,14 +85,12 @@ def cell_text(cell: Cell) -> str:
 
 
 def plain(value: object) -> str | None:
-    """Return the text of a number that is no quantity, such as a hash or an id, without thousands separators."""
+    """Format an id or hash without thousands separators."""
     return None if value is None else str(value)
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for unprintable characters: control characters, line feeds, surrogates, marks of writing
-    direction.
-    """
+    """Escape unprintable characters, including line feeds, surrogates and direction marks."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else _escape(each) for each in text)
@@ -105,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None) -> str:
-    """Return a key or value as text, or in hexadecimal if it is not UTF-8."""
+    """Format a key or value as text, or in hexadecimal if it is not UTF-8."""
     if value is None:
         return "(null)"
     try:
@@ -115,14 +111,13 @@ def value_text(value: bytes | None) -> str:
 
 
 def rate(value: float) -> str:
-    """Return a number per second with its significant digits."""
+    """Format a number per second with its significant digits."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
 
 
 def size(size_bytes: float | None) -> str | None:
-    """Return a number of bytes in the unit that fits."""
     if size_bytes is None:
         return None
     value = float(size_bytes)
@@ -130,11 +125,11 @@ def size(size_bytes: float | None) -> str | None:
         if abs(value) < 1024 or unit == _SIZES[-1]:
             return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 100 else f"{value:.1f} {unit}"
         value /= 1024
-    raise AssertionError("the last unit takes everything")
+    raise AssertionError("the last unit has no limit")
 
 
 def age(age_ms: float | None) -> str | None:
-    """Return a duration in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    """Format a duration in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
     if age_ms is None:
         return None
     if age_ms < 0:
@@ -153,7 +148,7 @@ def age(age_ms: float | None) -> str | None:
 
 
 def ago(time_ms: int | None, now_ms: int) -> str | None:
-    """Return how long ago a time was: `3m 12s ago`, or `in 3m 12s` for a time that has not come. None without a time."""
+    """Format a time relative to now: `3m 12s ago` or `in 3m 12s`."""
     if not time_ms:
         return None
     passed_ms = now_ms - time_ms
@@ -161,7 +156,7 @@ def ago(time_ms: int | None, now_ms: int) -> str | None:
 
 
 def moment(time_ms: int | None) -> str | None:
-    """Return a time in UTC with milliseconds. None without a time, the number if it is out of the calendar's range."""
+    """Format a UTC time with milliseconds. A time outside the calendar is shown as a number."""
     if not time_ms:
         return None
     try:
@@ -172,7 +167,7 @@ def moment(time_ms: int | None) -> str | None:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of the text on a terminal: two columns for wide characters, none for combining ones."""
+    """Return the width on a terminal: wide characters have two columns, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(_columns_of_one(each) for each in text)
@@ -185,8 +180,8 @@ def _columns_of_one(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text in at most `width` columns. A topic name loses its middle, because topics often begin alike; other
-    texts lose their end.
+    """Cut a text to `width` columns: a topic name in its middle, because names often start alike, other texts at the
+    end.
     """
     if columns_of(text) <= width:
         return text
@@ -213,8 +208,8 @@ def _padded(text: str, width: int, *, is_number: bool) -> str:
 
 
 def _fitting(widths: Sequence[int], numbers: Sequence[bool], available: int) -> list[int] | None:
-    """Return the widths, those of the widest texts reduced until the sum is `available`. None if texts would have to be
-    narrower than NARROWEST.
+    """Reduce the widest text columns until the sum is `available`. Return None if they would be narrower than
+    NARROWEST.
     """
     fitting = [*widths]
     while sum(fitting) > available:

@@ -1,6 +1,6 @@
-"""`--watch`: write the output of a command again and again, until Ctrl-C.
+"""`--watch`: repeat the output of a command until Ctrl-C.
 
-A terminal is redrawn. A pipe gets one block of text each time, or with `--json` one line.
+A terminal is redrawn. A pipe receives one block per refresh, or one line with `--json`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pybroker.cli.text_tables import moment, printable
 
 DEFAULT_PAUSE_S = 2.0
 LEAST_PAUSE_S = 0.1
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-Draw = Callable[[Output], None]
-"""Fetches the current state and writes it. Raises CommandFailed."""
+CLEAR = "\x1b[H\x1b[2J"
+"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
+Draw = Callable[[Output], int | None]
+"""Fetches the current state and writes it. Returns the exit code, or None for success. Raises CommandFailed."""
 
 
 def add_watch_option(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(text: str) -> float:
-    """Parse the time between two refreshes. The error explains the position of `--watch`, because a name may follow it."""
+    """Parse the pause between refreshes. The error explains `--watch`, because the next word may be a name."""
     try:
         pause_s = seconds(text)
     except argparse.ArgumentTypeError:
@@ -49,11 +50,11 @@ def pause(text: str) -> float:
 def show(output: Output, pause_s: float | None, draw: Draw) -> int:
     """Draw once, or every `pause_s` seconds without end. Return the exit code. Raises CommandFailed if the first time fails.
 
-    A later failure is shown and does not end the command, because a broker that restarts comes back.
+    A later failure is shown and does not end the command, because a broker that restarts comes back: below the last state on
+    a terminal, as `{"error": ...}` with --json, and on the standard error output otherwise.
     """
     if pause_s is None:
-        draw(output)
-        return EXIT_OK
+        return draw(output) or EXIT_OK
     is_first = True
     while True:
         if output.is_terminal:
@@ -86,8 +87,9 @@ def _write_block(output: Output, text: str, pause_s: float, *, is_first: bool) -
 
 
 def _write_failure(output: Output, failure: str) -> None:
-    """Keep the last state on a terminal, with the failure below it."""
-    if output.is_terminal and not output.is_json:
+    if output.is_json:
+        output.record({"error": failure})
+    elif output.is_terminal:
         output.line(f"{_now()}: {printable(failure)}", RED)
     else:
         say(failure)

@@ -1,10 +1,11 @@
-"""The broker and credentials of a command: from options, a profile, or the environment, in that order.
+"""The broker and credentials of a command.
 
-Options override single values. All other values come from one source, so that credentials of one broker are never sent to another.
-The source is the profile that `--profile` names; else the settings file of a pipeline, if it names a broker or credentials; else
-the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; else the default profile; else the
-environment, with a broker on this machine. No option contains a secret itself, because the shell's history and the process list
-would show it.
+Options override single values. All others come from one source, so that credentials of one broker are never sent to
+another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
+credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; the default
+profile; the environment with a local broker.
+
+No option contains a secret, because shell history and process lists would show it.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ _CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The broker that is meant."""
+    """The selected broker."""
 
     access: Access
-    """`service_url` is empty if it is not configured: the broker is asked for it."""
+    """An empty `service_url` is requested from the broker."""
     source: str
-    """The source of the values, for errors: a profile, the options, the environment."""
+    """Origin of the values, for error texts: a profile, the options, the environment."""
 
 
 class _Refuse(argparse.Action):
-    """An option that would take a secret."""
+    """Refuses an option whose value would be a secret."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         instead = (
@@ -67,7 +68,7 @@ class _Refuse(argparse.Action):
 
 
 def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = False) -> None:
-    """The same options in every command that talks to a broker. `is_binary`: it also publishes or receives."""
+    """Add the connection options. `is_binary`: the command also uses the binary protocol."""
     group = parser.add_argument_group("connection and credentials")
     group.add_argument(
         "--url",
@@ -123,8 +124,7 @@ def broker_of(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Where:
-    """Return the broker of the command line. `settings`: values of a settings file, by profile keys. Raises
-    WrongUsage."""
+    """Return the broker of the command line. `settings` are a settings file's values by profile key."""
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
         raise WrongUsage("--timeout must be longer than 0")
@@ -153,11 +153,10 @@ def broker_of(
 def _values_of(
     options: argparse.Namespace, environment: Mapping[str, str], settings: Mapping[str, str]
 ) -> tuple[dict[str, str | bool], str, str | None]:
-    """Return the broker's values by option names, a description of their source, and the profile's name if it is a
-    profile."""
+    """Return the values by option name, a description of their source, and the profile's name if it is one."""
     given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
     values, source, profile = _source(options.profile, given, environment, settings)
-    if any(key in given for key in _CREDENTIALS):  # credentials are not mixed
+    if any(key in given for key in _CREDENTIALS):  # never mix credentials of two sources
         values = {key: value for key, value in values.items() if key not in _CREDENTIALS or key in _going_with(given)}
     values = {**values, **given}
     if not values.get("url") and not values.get("service_url"):
@@ -166,25 +165,23 @@ def _values_of(
 
 
 class SameBroker(NamedTuple):
-    """The additions to a command line that reach the same broker with the same role, from any shell of this user.
+    """Additions to a suggested command that select the same broker and role in any shell of this user.
 
-    They never contain a secret: a token or password in an environment variable is replaced by a reference to the
-    variable.
+    They contain no secret: a token or password from the environment is referenced by its variable.
     """
 
     variables: str = ""
-    """Variable assignments before the program's name."""
+    """Variable assignments before the program."""
     options: str = ""
-    """Options between the program's name and the command."""
+    """Options between program and command."""
 
     def command(self, command: str) -> str:
-        """Complete a command that begins with `pybroker`."""
+        """Complete a command that starts with `pybroker`."""
         program, _, rest = command.partition(" ")
         return f"{self.variables}{program}{self.options} {rest}"
 
 
 def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> SameBroker:
-    """Return the additions for suggested commands. Raises WrongUsage."""
     environment = os.environ if environment is None else environment
     values, _, profile = _values_of(options, environment, {})
     words, variables = [], []
@@ -196,7 +193,7 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
             variables.append(f"PYBROKER_PROFILES={shlex.quote(str(path))}")
     for key, value in values.items():
         if key in {"service_url", "listener_name"}:
-            continue  # Suggested commands use HTTP only.
+            continue  # suggested commands use HTTP only
         if key in _SECRETS_IN_ENVIRONMENT:
             variables.append(f'{value}="${value}"')
         elif value is True:
@@ -208,7 +205,7 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """Return the values of another source that belong to given ones: a password to its user, and vice versa."""
+    """Return the keys of another source that belong to the given ones: a user's password, or a password's user."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()
@@ -246,7 +243,7 @@ def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], s
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
-    """Return the address. It must contain nothing else, because it could contain a password."""
+    """Return the address. It must contain nothing else, such as a password."""
     text = _text(values, key)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Address and credentials of a broker, passed to each process that connects to it.
 
-No secret appears in a `repr`, an error, or a Spark plan. Prefer a `Secret` that names a file or an environment
-variable: then no process passes the secret itself to another one.
+No secret appears in a `repr`, an error, or a Spark plan. A `Secret` that names a file or an environment variable keeps
+the secret itself out of inter-process messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or the access contradicts itself. The text names the setting to change, and contains no
+    """A secret cannot be read, or settings contradict each other. The text names the setting to change, without a
     secret.
     """
 
@@ -84,7 +84,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.token is not None and self.basic_user is not None:
-            raise AccessRefused("a token and a user with password exclude each other: give one of them")
+            raise AccessRefused("a token and a user with password exclude each other: remove one of them")
         if (self.basic_user is None) != (self.basic_password is None):
             raise AccessRefused("basic authentication needs userId and password")
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
@@ -169,7 +169,6 @@ def basic_secret(parameters: str) -> tuple[str, Secret]:
 
 
 def tls_files(parameters: str) -> tuple[str, str]:
-    """Return certificate file and key file from JSON or `tlsCertFile:...,tlsKeyFile:...`."""
     text = parameters.strip()
     if text.startswith("{"):
         values = {key: str(value) for key, value in _json_parameters(text).items()}

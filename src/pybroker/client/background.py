@@ -1,6 +1,6 @@
-"""A client for callers without an event loop. A thread runs the loop, which keeps connections alive between calls.
+"""A client for callers without an event loop: a thread runs the event loop and keeps connections alive between calls.
 
-Create a new one after a fork: the thread exists in the parent only. In the child, calls raise an error.
+Create a new one after a fork, because the thread exists in the parent only. In the child, calls raise an error.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ class BackgroundClient:
             raise
 
     def another(self) -> Client:
-        """Create another client on the same loop, with its own connections."""
+        """Create another client on the same event loop, with its own connections."""
         client = self.run(_made(self._access))
         self._clients.append(client)
         return client
 
     @property
     def is_usable(self) -> bool:
-        """Whether this client belongs to the current process and is open."""
         return not self._closed and self._process_id == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` on the loop, and wait for it. An interrupted wait cancels `work`."""
+        """Run `work` on the event loop and wait for it. An interrupted wait cancels `work`."""
         if not self.is_usable:
             work.close()
             raise ClientError("this client is closed, or was created before a fork: create one client in each process")

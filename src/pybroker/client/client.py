@@ -1,8 +1,7 @@
 """A client of one cluster: connections, topic lookup, and queries about topics.
 
-Owns its connections and the tasks of its producers. Create a new client after a fork, because sockets and event loop
-belong to the process that created them. A request that fails because a broker restarts or a topic moves is repeated
-until `operation_timeout_s` has passed.
+Create a new client after a fork. A request that fails because a broker restarts or a topic moves is repeated until
+`operation_timeout_s` has passed.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import Self, TypeVar
 
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address, addresses
-from pybroker.client.backoff import Backoff
 from pybroker.client.client_connection import Connection
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut, may_pass
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.runtime.tasks import TaskOwner
@@ -64,8 +63,7 @@ class Closing(ABC):
         await self.close()
 
     @abstractmethod
-    async def close(self) -> None:
-        """Idempotent."""
+    async def close(self) -> None: ...
 
 
 class ClientPart(Closing):
@@ -77,14 +75,12 @@ class ClientPart(Closing):
 
 
 class Client(Closing):
-    """An asynchronous context manager for use on one event loop."""
+    """Asynchronous context manager, for use on one event loop."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.tasks = TaskOwner("client")
-        """Background tasks of producers and consumers."""
         self.parts: dict[ClientPart, None] = {}
-        """Open producers and consumers."""
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -124,14 +120,12 @@ class Client(Closing):
         return [topic.partition(index) for index in range(count)] or [topic]
 
     async def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace`."""
         command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
         command.getTopicsOfNamespace.namespace = namespace
         answer = await self.ask_any(command)
         return list(answer.getTopicsOfNamespaceResponse.topics)
 
     async def schema(self, topic: TopicName, version: bytes | None = None) -> TopicSchema | None:
-        """Return the latest schema of `topic`, or that of `version`; None if there is none."""
         command = Command(type=Command.GET_SCHEMA)
         command.getSchema.topic = str(topic)
         if version is not None:
@@ -149,8 +143,6 @@ class Client(Closing):
         return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
 
     async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Ask any broker of the service URL."""
-
         async def ask() -> pb.BaseCommand:
             return await (await self.any_connection()).request(command)
 
@@ -159,14 +151,14 @@ class Client(Closing):
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Run `attempt`, and repeat it after retryable errors (see `may_pass`) until the operation timeout has passed."""
         deadline = time.monotonic() + self.access.operation_timeout_s
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while True:
             try:
                 return await attempt()
             except Exception as error:
                 if not may_pass(error) or self._closed:
                     raise
-                wait_s = backoff.next_s()
+                wait_s = delay.next_s()
                 if time.monotonic() + wait_s > deadline:
                     raise
             await asyncio.sleep(wait_s)
@@ -174,7 +166,6 @@ class Client(Closing):
     # --- connections
 
     async def any_connection(self) -> Connection:
-        """Return a connection to the host that answered last, or else the next that answers."""
         failure: ConnectionLost | None = None
         for _ in self._seeds:
             try:

@@ -53,17 +53,15 @@ _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
 class ConnectionUser(ABC):
-    """A producer or consumer, as seen by its connection. Calls come from the event loop, one at a time; they must not
-    raise.
-    """
+    """Interface of a producer or consumer for its connection. Calls come from the event loop and must not raise."""
 
     @abstractmethod
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
-        """Handle an entry, a receipt, a send error, or CLOSE_*. Nothing follows after CLOSE_*."""
+        """Handle an entry, a receipt, a send error, or CLOSE_*. No call follows after CLOSE_*."""
 
     @abstractmethod
     def lost(self, error: ConnectionLost) -> None:
-        """Handle the end of the connection. Nothing follows."""
+        """Handle the end of the connection. No call follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +157,9 @@ class Connection(asyncio.Protocol):
         self._look_alive()
 
     def abort(self, reason: str) -> None:
-        """End the connection now. Its users and pending requests get the error."""
         self._end(ConnectionLost(f"the connection to {self.address} was aborted: {reason}"))
 
     async def close(self) -> None:
-        """End the connection, and wait until its socket is closed."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed by this client"))
         if self._transport is not None:
             await self._ended
@@ -213,7 +209,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             raise RequestTimedOut(
                 f"{self.address} did not answer {name} within {timeout_s:g} s; it may be overloaded, "
-                "or operation time-outs are too short"
+                "or the operation timeout is too short"
             ) from None
         finally:
             self._requests.pop(request_id, None)
@@ -221,7 +217,9 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Stop deliveries to the producer, and send CLOSE_PRODUCER in case the broker has attached it. Does not wait."""
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting, in case the broker has attached
+        it.
+        """
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
             self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
@@ -241,7 +239,6 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     async def writable(self) -> None:
-        """Wait until the write buffer has capacity, or the connection has ended."""
         await self._writable.wait()
 
     def pause_reading(self) -> None:
@@ -328,7 +325,7 @@ class Connection(asyncio.Protocol):
             request.answered.set_result(command)
 
     def _waits_no_more(self, producer_id: int) -> None:
-        """Fail the request of a producer that the broker closes while it waits for exclusive access: a response may
+        """Fail the request of a producer that the broker closes while it waits for exclusive access. Its response may
         never come.
         """
         for request in self._requests.values():
@@ -352,7 +349,6 @@ class Connection(asyncio.Protocol):
         self.write(frame(command))
 
     def _look_alive(self) -> None:
-        """Send a PING on a silent connection; abort it if it stays silent."""
         if self._is_quiet and self._was_asked:
             logs.warning("client.connection_silent", broker=str(self.address))
             self.abort(f"the broker sent nothing for {2 * KEEP_ALIVE_S:g} s")
@@ -365,7 +361,6 @@ class Connection(asyncio.Protocol):
 
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
-    """Raise the refusal of a response, either ERROR or in its own fields."""
     kind = answer.type
     if kind == Command.ERROR:
         raise refusal(answer.error.error, answer.error.message)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def tls_context(access: Access) -> ssl.SSLContext:
-    """Raises ClientError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=access.tls_trust_certs_file)
         if access.tls_certificate_file is not None:

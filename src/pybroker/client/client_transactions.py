@@ -38,10 +38,10 @@ class TransactionFailed(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is
+    """The response to the end of a transaction was lost, and the coordinator no longer knows the transaction. It is
     committed or aborted.
 
-    The broker redelivers the messages acknowledged in it only if it was aborted, so the caller goes on consuming.
+    If it was aborted, the broker redelivers the messages acknowledged in it, so the caller continues to consume.
     """
 
 
@@ -66,7 +66,6 @@ class Coordinators:
         self._topics: list[TopicName] = []
 
     async def begin(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
-        """Begin a transaction at the next coordinator (round-robin), which aborts it after `timeout_s`."""
         await self._known()
         coordinator = next(self._turns) % len(self._topics)
         command = Command(type=Command.NEW_TXN)
@@ -81,7 +80,6 @@ class Coordinators:
         return Transaction(self._client, self, txn_id)
 
     async def _known(self, coordinator: int = 0) -> None:
-        """Load the coordinators once, and again if `coordinator` is not among them."""
         if coordinator < len(self._topics):
             return
         topics = await self._client.partitions(COORDINATORS_TOPIC)
@@ -104,7 +102,6 @@ class Coordinators:
         return await self._client.retried(attempt)
 
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Do not retry. If the coordinator has moved, the next call looks it up again."""
         try:
             return await (await self._connection(coordinator)).request(command)
         except TransactionCoordinatorNotFound as error:
@@ -155,7 +152,6 @@ class Transaction:
     # --- operations
 
     def require_open(self) -> None:
-        """Raise TransactionEnded unless the transaction is open."""
         if self.state is not TransactionState.OPEN:
             raise TransactionEnded(f"transaction {self.id} is {self.state.value}")
 
@@ -190,7 +186,6 @@ class Transaction:
         self.require_open()
 
     async def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end as an operation of the transaction. Raises its errors."""
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.watch(done)
         await self._client.tasks.run_to_end(_settle(done, work), f"transaction {self.id}")
@@ -217,18 +212,16 @@ class Transaction:
         await self._ended(self._abort)
 
     async def _ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the transaction once. `work` runs to its end even if the caller is cancelled."""
         self.require_open()
         self.state = TransactionState.ENDING
         await self._client.tasks.run_to_end(work(), f"end of transaction {self.id}")
 
     async def settled(self) -> BaseException | None:
-        """Wait until all operations are answered. Return the first failure, if any."""
         await self._settled()
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort a transaction that is ending. For the caller that began to end it."""
+        """Abort a transaction that is ending. Called by the operation that began to end it."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:
@@ -264,7 +257,9 @@ class Transaction:
                 raise
             except (TransactionNotFound, InvalidTxnStatus) as error:
                 if was_lost:
-                    raise OutcomeUnknown(f"the answer to the end of transaction {self.id} was lost: {error}") from error
+                    raise OutcomeUnknown(
+                        f"the response to the end of transaction {self.id} was lost; it may be committed or aborted: {error}"
+                    ) from error
                 raise
 
         try:
@@ -276,7 +271,6 @@ class Transaction:
 
 
 async def _settle(done: asyncio.Future[object], work: Coroutine[Any, Any, object]) -> None:
-    """Run `work`, and pass its outcome to the waiters of `done`."""
     try:
         await work
     except BaseException as error:

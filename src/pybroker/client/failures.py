@@ -54,12 +54,12 @@ _PASSING = (ServiceNotReady, TooManyRequests, PersistenceError, MetadataError, P
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a retry may succeed soon, because a broker restarts or a topic moves."""
+    """Return whether a retry may succeed soon, because a broker restarts or a topic moves."""
     return isinstance(error, (ConnectionLost, *_PASSING))
 
 
 def may_attach_later(error: Exception) -> bool:
-    """Whether a retry of attaching may succeed. The broker may not have noticed yet that the previous connection has
-    ended.
+    """Return whether attaching again may succeed: the broker may not have noticed the end of the previous
+    connection.
     """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

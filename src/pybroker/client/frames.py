@@ -1,10 +1,10 @@
 """The client's half of the wire format: decodes frames from the broker, and encodes SEND frames.
 
-    total(4) size(4) BaseCommand                                    anything
+    total(4) size(4) BaseCommand                                    any command
     total(4) size(4) BaseCommand entry                              MESSAGE, SEND
 
-Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered; all
-other input raises ProtocolViolation. MESSAGE is decoded by hand because each entry comes with one; protobuf decodes the rest.
+Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered;
+all other input raises ProtocolViolation. MESSAGE is decoded by hand for speed; protobuf decodes the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FrameReader(Generic[Read]):
     """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or
     `command_and_rest`).
 
-    Invariant: `_parts` hold less than one whole frame, and a frame is at most `max_frame_bytes` long.
+    Invariant: `_parts` contain less than one whole frame, and a frame is at most `max_frame_bytes` long.
     """
 
     def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:
@@ -65,7 +65,6 @@ class FrameReader(Generic[Read]):
         self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
 
     def feed(self, data: bytes) -> list[Read]:
-        """Decode `data`, which follows all bytes fed before. Raises ProtocolViolation."""
         self._held_bytes += len(data)
         self._parts.append(data)
         if self._held_bytes < self._wanted_bytes:
@@ -92,7 +91,6 @@ class FrameReader(Generic[Read]):
 
 
 def read_event(data: bytes, start: int, end: int) -> Event:
-    """Decode the frame; the size of its command is at `start`."""
     command_end = _command_end(data, start, end)
     if data[start + 4 : start + 7] == _MESSAGE_KIND:
         return _message(data, start + 7, command_end, end)
@@ -112,7 +110,6 @@ def read_event(data: bytes, start: int, end: int) -> Event:
 
 
 def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bytes]:
-    """Decode any frame. Return the command and the bytes that follow it."""
     command_end = _command_end(data, start, end)
     return _parsed(data, start + 4, command_end), data[command_end:end]
 
@@ -134,7 +131,7 @@ def _parsed(data: bytes, start: int, end: int) -> pb.BaseCommand:
 def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:
     length, position = decode(data, position, command_end)
     if position + length != command_end:
-        raise ProtocolViolation("a MESSAGE with something behind its fields")
+        raise ProtocolViolation("a MESSAGE with bytes after its last field")
     consumer_id = ledger_id = entry_id = -1
     redeliveries, epoch = 0, -1
     ack_set: tuple[int, ...] = ()
@@ -179,7 +176,6 @@ def send_head(
     is_chunk: bool = False,
     txn: TxnId | None = None,
 ) -> bytes:
-    """Return the bytes that precede the entry in a SEND frame."""
     fields = b"\x08" + encode(producer_id) + b"\x10" + encode(sequence_id)
     if message_count != 1:
         fields += b"\x18" + encode(message_count)

@@ -61,7 +61,7 @@ class RestClient:
         parts = urlsplit((access.admin_url or "").split(",")[0].strip())
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ClientError(
-                "this request needs the broker's HTTP address: give admin_url (admin.url as an option), of the form "
+                "this request needs the broker's HTTP address: set admin_url (option admin.url) to "
                 "http://host:port or https://host:port"
             )
         self._patience_s = patience_s
@@ -131,11 +131,10 @@ class RestClient:
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether no broker has answered yet, and a shorter patience applies then."""
+        """Whether no broker has answered yet, so that the shorter patience applies."""
         return self._contact_patience_s is not None and not self._has_answered
 
     def close(self) -> None:
-        """Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -184,7 +183,7 @@ class RestClient:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname or (self._is_secure and parts.scheme == "http"):
             # Credentials that were sent over TLS are not sent without it.
-            reason = "it names another broker that cannot be asked: give the address of that one"
+            reason = "it redirects without TLS or to an invalid URL: set admin.url to the address of the other broker"
             raise Refused(
                 f"{method} {path.partition('?')[0]}: {self.where} answered {status}: {reason}", status, reason
             )
@@ -240,8 +239,8 @@ class RestClient:
         except (ValueError, KeyError, TypeError):
             pass
         advice = {
-            401: "; give valid credentials",
-            403: "; give credentials of a role that has the permission",
+            401: "; use valid credentials",
+            403: "; use credentials of a role that has the permission",
         }.get(response.status, "")
         # An HTML page, as web servers return for unknown paths, adds nothing to the status.
         text = response.reason if str(reason).lstrip().startswith("<") else str(reason)[:_SHOWN_CHARACTERS]
@@ -254,14 +253,12 @@ class RestClient:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe a connection error in the operating system's words, without any sent data."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 def _authorization(access: Access) -> str | None:
-    """Return the authorization header; None for TLS and without credentials. Raises AccessRefused and ValueError."""
     data = access.auth_data()
     if access.method == "token":
         if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token

@@ -68,7 +68,7 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Raises as `commit_together`."""
+        """Return the last committed batch. Raises as `commit_together`."""
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -165,8 +165,6 @@ class Sink:
         return int(answer["aborted"])
 
     async def _ask(self, method: str, path: str, body: object) -> Any:
-        """Send a request, and repeat it while the broker restarts. All these requests are idempotent."""
-
         async def attempt() -> Any:
             return await asyncio.to_thread(_call, self._client.access, method, self._path + path, body)
 
@@ -174,7 +172,7 @@ class Sink:
 
 
 def _call(access: Access, method: str, path: str, body: object) -> Any:
-    """Send once. Raises the errors of RestClient, some of them as errors of the binary protocol."""
+    """Send one request. Raises the errors of RestClient, some of them as errors of the binary protocol."""
     with closing(RestClient(access, patience_s=0)) as rest:
         try:
             return rest.json(method, path, body, may_repeat=False)
@@ -183,7 +181,6 @@ def _call(access: Access, method: str, path: str, body: object) -> Any:
 
 
 def _protocol_error(error: Refused) -> Exception:
-    """Return the corresponding error of the binary protocol, or `error` itself."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return AuthenticationError(str(error))
     if error.status == HTTPStatus.FORBIDDEN:

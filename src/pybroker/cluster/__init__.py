@@ -1,1 +1,1 @@
-"""Lookup of the broker and address that serve a topic. Start with `lookup.py`."""
+"""Lookup of the broker and address that serve a topic. Start with `advertised_addresses.py`."""

@@ -17,7 +17,7 @@ from pybroker.config.parse import MASK
 from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
-from pybroker.metadata.stored_document import decoded_or_logged, read, rewrite
+from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 from pybroker.runtime import logs
 
 Check = Callable[[Value], object]
@@ -49,7 +49,10 @@ class DynamicConfiguration:
     async def load(self) -> None:
         """Apply the stored overrides. One that does not fit is logged and ignored. Raise StoreError."""
         async with self._writing:
-            self._texts = await read(self._store, metadata_paths.DYNAMIC_CONFIGURATION, dict[str, str]) or {}
+            path = metadata_paths.DYNAMIC_CONFIGURATION
+            found = await self._store.get(path)
+            value = b"" if found is None else found.value
+            self._texts = decoded_or_logged(self._store, path, value, dict[str, str]) or {}
             for key, text in self._texts.items():
                 self._put_in_force(key, text)
 

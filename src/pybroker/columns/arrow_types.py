@@ -1,4 +1,4 @@
-"""Arrow types that differ in their layout only."""
+"""Arrow types that differ only in their memory layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _USUAL = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.larg
 
 
 def usual_type(kind: pa.DataType) -> pa.DataType:
-    """Return the equivalent type with 32-bit offsets and nullable fields. List items are named `element`, as in
+    """Return the equivalent type with 32-bit offsets and nullable fields. List items are named `element`, as in Parquet
     files.
 
     Fixed-size lists and dictionaries are returned unchanged.

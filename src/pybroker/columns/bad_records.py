@@ -6,10 +6,10 @@ from enum import Enum
 
 
 class BadRecords(Enum):
-    """The handling of an entry or message that cannot be decoded. The values are those of the option `badRecords`."""
+    """What to do with an entry or message that cannot be decoded. The values are those of the option `badRecords`."""
 
     FAIL = "fail"
-    """Raise an error that names it."""
+    """Raise an error that names the record."""
     NULL = "null"
     """Return a row with a null payload."""
     COLUMN = "column"
@@ -17,7 +17,7 @@ class BadRecords(Enum):
 
 
 class MissingFields(Enum):
-    """The treatment of an Avro field that is missing in the writer's schema and is nullable without a default in the
+    """What to do with an Avro field that the writer's schema lacks, and that is nullable without a default in the
     reader's schema. The values are those of the option `missingFields`.
     """
 
@@ -28,7 +28,7 @@ class MissingFields(Enum):
 
 
 class CryptoFailureAction(Enum):
-    """The handling of an entry that cannot be decrypted, as in Pulsar's clients."""
+    """What to do with an entry that cannot be decrypted, as in Pulsar's clients."""
 
     FAIL = "FAIL"
     DISCARD = "DISCARD"
@@ -57,11 +57,11 @@ class BadEntry(Exception):
 
 
 class UndecryptableEntry(BadEntry):
-    """An encrypted entry for which there is no matching private key."""
+    """An encrypted entry without a matching private key."""
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str) -> None:
         way_out = (
-            "provide the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
+            "configure the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
         )
         super().__init__(topic, ledger_id, entry_id, batch_index, reason, way_out)
 

@@ -1,11 +1,11 @@
 """Assembly of chunked messages, which producers split because they exceed the size of one entry.
 
-The rules are those of Pulsar's clients. A message begins with chunk 0, and chunk ids of a uuid must be consecutive. A
-repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0
-appears again. Chunks of several messages may interleave. So the result for an entry depends only on the entries back
-to the nearest chunk 0 of its uuid, and ranges can begin anywhere if that chunk is also searched before the range.
+The rules are those of Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
+repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0 appears
+again. Chunks of several messages may interleave. Therefore a range of entries can begin anywhere, if for each message
+the nearest earlier chunk 0 is searched before the range.
 
-Only positions are stored, no payloads; the caller reads these when a message is complete.
+Only positions are stored. The caller reads the payloads when a message is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Mark(NamedTuple):
     size_bytes: int
 
     def is_within(self, max_entries: int, max_bytes: int, of: Mark) -> bool:
-        """Return whether the distance from here to the later mark `of` is within both limits."""
         return of.entries - self.entries <= max_entries and of.size_bytes - self.size_bytes <= max_bytes
 
 
@@ -52,7 +51,6 @@ class _Sequence:
     """Complete or discarded: further chunks are ignored."""
 
     def add(self, chunk: Chunk) -> bool:
-        """Return whether `chunk` completes the message."""
         if self.is_over or chunk.chunk_id < len(self.chunks):
             return False
         if chunk.chunk_id > len(self.chunks) or (self.chunks and chunk.chunk_count != self.chunks[0].chunk_count):
@@ -89,11 +87,11 @@ class LookBack(NamedTuple):
 class ChunkedMessages:
     """The chunks of one range of entries, added in order.
 
-    Memory: the chunk positions of each uuid with a chunk within the last `max_entries` entries and `max_bytes` bytes.
+    Memory: the positions of recent chunks, within the last `max_entries` entries and `max_bytes` bytes.
     """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        """A message that spans more than either limit counts as never completed."""
+        """A message that spans more than either limit is never completed."""
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._open: OrderedDict[bytes, _Sequence | _Headless] = OrderedDict()
@@ -115,8 +113,8 @@ class ChunkedMessages:
         return LookBack(chunk.uuid, end) if chunk.is_last else None
 
     def found(self, asked: LookBack, earlier: Sequence[Chunk], begin: Mark | None) -> list[Chunk] | None:
-        """Complete the message of the last added chunk with `earlier`: all chunks of its uuid before the range, from
-        the nearest chunk 0 at `begin`. `begin` is None if there is no chunk 0 within the limits.
+        """Complete the message of the last added chunk with `earlier`, its chunks before the range from the nearest
+        chunk 0 at `begin`. `begin` is None without a chunk 0 within the limits.
         """
         headless = self._open.pop(asked.uuid)
         assert isinstance(headless, _Headless)
@@ -133,9 +131,8 @@ class ChunkedMessages:
         return self._completed(known, asked.end) if is_complete else None
 
     def may_begin_at(self, begin: Mark, asked: LookBack) -> bool:
-        """Return whether a message that begins at `begin` and ends with the chunk of `asked` would be within the limits.
-
-        If not, searching before `begin` cannot find a chunk 0 that completes the message.
+        """Return whether a message from `begin` to the chunk of `asked` is within the limits. If not, searching further
+        back is useless.
         """
         return begin.is_within(self._max_entries, self._max_bytes, asked.end)
 
@@ -157,7 +154,7 @@ class ChunkedMessages:
 
 
 class EarlierChunks:
-    """Chunks found before a range, one window after the other, backwards."""
+    """Chunks found before a range, searched backwards in windows."""
 
     def __init__(self) -> None:
         self.reached = Mark(0, 0)
@@ -165,8 +162,8 @@ class EarlierChunks:
         self._chunks: dict[bytes, list[tuple[Chunk, Mark]]] = {}
 
     def add_window(self, chunks: Sequence[tuple[Chunk, Mark]], entries: int, size_bytes: int) -> None:
-        """Add the window that ends at `reached` and has `entries` entries and `size_bytes` bytes. Marks of its chunks
-        are relative to its start.
+        """Add the window of `entries` entries and `size_bytes` bytes that ends at `reached`. Marks of its chunks are
+        relative to its start.
         """
         start = Mark(self.reached.entries - entries, self.reached.size_bytes - size_bytes)
         found: dict[bytes, list[tuple[Chunk, Mark]]] = {}

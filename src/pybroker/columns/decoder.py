@@ -1,7 +1,7 @@
 """Decoding of entry runs into record batches.
 
-Entries are scanned in blocks. Payloads are decrypted or decompressed one by one, if required. Columns are built
-without Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
+Entries are scanned in blocks. Only compressed or encrypted payloads are opened one by one; columns are built without
+Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
 (`max_batch_bytes` plus one entry), and one batch.
 """
 
@@ -51,8 +51,8 @@ class ChunkJoiner(Protocol):
     """Assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Entries
-        come in order. Raises DamagedPayload if the message cannot be assembled.
+        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Called in
+        entry order. Raises DamagedPayload if the message cannot be assembled.
         """
 
 
@@ -68,7 +68,6 @@ class _Block:
     """Scanned entries of a run, and their opened payloads."""
 
     first: int
-    """Index of the first entry within the run."""
     entries: Records
     sources: list[Buffer]
     reasons: dict[int, str] = field(default_factory=dict)
@@ -118,9 +117,7 @@ class MessageDecoder:
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the run in order. Raises BadEntry according to the policies for bad and encrypted
-        records.
-        """
+        """Yield the messages of the run in order. Raises BadEntry if the policies require it."""
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)
             block = _Block(first, entries, [run.data])
@@ -134,7 +131,6 @@ class MessageDecoder:
     # Opened payloads
 
     def _open(self, run: EntryRun, block: _Block, begin: int) -> int:
-        """Open the required payloads from entry `begin` until `max_batch_bytes` are open. Return the end index."""
         part = block.entries[begin:]
         is_special = (part["compression"] != 0) | (part["chunk_count"] != 0) | ((part["flags"] & _SPECIAL) != 0)
         is_special &= (part["error"] == 0) & ((part["flags"] & _LEFT_OUT) == 0)
@@ -148,7 +144,6 @@ class MessageDecoder:
         return len(block.entries)
 
     def _open_entry(self, run: EntryRun, block: _Block, number: int) -> int:
-        """Replace the stored payload of an entry with the opened one. Return its size in bytes."""
         entry = block.entries[number]
         view = memoryview(run.data).cast("B")
         at, size = int(entry["payload_at"]), int(entry["payload_bytes"])
@@ -247,7 +242,6 @@ class MessageDecoder:
 
 
 def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
-    """Yield ranges of about BLOCK_BYTES, with at least one entry each."""
     ends = np.cumsum(run.lengths)
     first = 0
     while first < run.entry_count:
@@ -259,7 +253,6 @@ def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Raise ValueError for an unknown or repeated column."""
     fields = []
     for name in columns:
         if name == VALUE:

@@ -56,7 +56,7 @@ class Decryptor:
         self._data_keys: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     def decrypt(self, metadata_bytes: bytes, payload: bytes) -> bytes:
-        """Raise CannotDecrypt with the keys that were tried."""
+        """Decrypt a payload. Raises CannotDecrypt with the names of the keys that were tried."""
         try:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:
@@ -74,7 +74,6 @@ class Decryptor:
         raise CannotDecrypt(f"it is encrypted with the keys {', '.join(names)!r}, and no provided private key matches")
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:
-        """Return the decrypted data key; None if the private key is unknown or does not match."""
         digest = sha256(key.key.encode("utf-8", "surrogateescape") + b"\0" + key.value).digest()
         known = self._data_keys.get(digest)
         if known is not None:

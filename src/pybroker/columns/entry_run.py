@@ -16,8 +16,8 @@ class EntryRun:
     """Stored entries `first_entry_id`, `first_entry_id` + 1, ... of a ledger, not copied.
 
     Entry i is `data[starts[i] : starts[i] + lengths[i]]`: the client's bytes (`[0x0e01 crc32c] metadata_size
-    MessageMetadata payload`), preceded by the broker's metadata (`0x0e02`) if it exists. The transport has checked
-    the position and the storage checksum. The content is not checked: it comes from a client.
+    MessageMetadata payload`), preceded by the broker's metadata (`0x0e02`) if it exists. The transport has verified
+    position and storage checksum, but not the content, which comes from a client.
     """
 
     ledger_id: int
@@ -26,7 +26,7 @@ class EntryRun:
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     hidden: npt.NDArray[np.bool_] | None = None
-    """Entries that readers must not get (aborted messages, transaction markers). None: no such entries."""
+    """Entries that readers never receive (aborted messages, transaction markers). None: no such entries."""
 
     @property
     def entry_count(self) -> int:

@@ -1,6 +1,6 @@
 """Allocator settings that let a decoding process reuse the memory of earlier batches.
 
-By default, the C library returns the large buffers of each batch to the system: 1 GiB of messages caused 70,000 page
+Otherwise the C library returns the large buffers of each batch to the system: 1 GiB of messages caused 70,000 page
 faults, a sixth of the decoding time.
 """
 
@@ -13,7 +13,6 @@ KEPT_BYTES = 64 << 20
 _OWN_MAPPING_BYTES = 32 << 20
 """Blocks from this size are still returned to the system. It is the maximum that the C library allows."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Constants of malloc.h."""
 
 
 def keep_freed_memory() -> bool:

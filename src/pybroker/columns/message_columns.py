@@ -37,5 +37,4 @@ ERROR_COLUMN = "__error"
 
 
 def metadata_field(name: str) -> pa.Field:
-    """Return a nullable field, as the Scala connector does. Raises KeyError for an unknown name."""
     return pa.field(name, METADATA_TYPES[name], nullable=True)

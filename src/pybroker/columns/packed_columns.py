@@ -1,6 +1,6 @@
 """Conversion of message columns to the flat buffers that both packers take, with validation.
 
-Key bytes that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
+Keys that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MessageColumns:
 
 
 def packed_columns(rows: MessageColumns) -> PackedColumns:
-    """Raise ValueError with the column for values that a message cannot represent."""
+    """Convert the columns. Raises ValueError with the column for values that a message cannot represent."""
     values = _binary(rows.values, "the payload")
     no_column = (None, _NOTHING, None)
     keys: tuple[Any, ...] = (*no_column, None)
@@ -56,7 +56,6 @@ def packed_columns(rows: MessageColumns) -> PackedColumns:
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Return keys as bytes, the input of the partition hash, for any column type."""
     return _binary(keys, "__key")
 
 
@@ -71,7 +70,6 @@ def _binary(array: pa.Array, column: str) -> pa.Array:
 
 
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:
-    """Return offsets, data and validity of a binary array, which may be a slice."""
     _, offsets, data = array.buffers()
     count = len(array)
     places = (
@@ -89,7 +87,6 @@ def _valid(array: pa.Array) -> Any:
 
 
 def key_text(keys: pa.Array) -> tuple[pa.Array, Any]:
-    """Return keys as text, and base64 flags for keys that are not UTF-8, as clients send bytes keys."""
     raw = _binary(keys, "__key")
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
         return raw, None
@@ -142,7 +139,7 @@ def _properties(array: pa.Array | None) -> tuple[Any, ...]:
         raise ValueError(f"__messageProperties is of type {array.type}: use map<string,string>")
     names, texts = array.keys, array.items
     if names.null_count or texts.null_count:
-        raise ValueError("__messageProperties has a null name or value: leave such a property out")
+        raise ValueError("__messageProperties has a null name or value: remove this property")
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     name_offsets, name_data, _ = _buffers(_binary(names, "__messageProperties"))
     text_offsets, text_data, _ = _buffers(_binary(texts, "__messageProperties"))

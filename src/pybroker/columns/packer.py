@@ -1,6 +1,6 @@
 """Packing of Arrow columns into batched entries.
 
-Batch boundaries depend only on rows and limits, never on time, so rows that are sent again form the same batches.
+Batch boundaries depend only on rows and limits, never on time, so a retry forms the same batches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BatchLimits:
     max_bytes: int = 128 * 1024
     """Maximum uncompressed payload. A larger row forms a batch of its own."""
     max_entry_bytes: int = 5 * 1024 * 1024 - METADATA_ALLOWANCE_BYTES
-    """The maximum payload of one entry. A larger row is a separate batch; its message must be sent in chunks."""
+    """Maximum payload of one entry. A larger row is a separate batch, and its message must be sent in chunks."""
     by_key: bool = False
     """Put only messages with the same key into a batch, as Key_Shared consumers require."""
 
@@ -95,7 +95,9 @@ class EntryMaker:
 
 
 def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: int) -> Iterator[RowBatch]:
-    """Yield the batches of `rows`. Row i has the sequence id `first_sequence_id` + i. Raises ValueError."""
+    """Yield the batches of `rows`. Row i has the sequence id `first_sequence_id` + i. Raises ValueError for invalid
+    values.
+    """
     columns = packed_columns(rows)
     borders = _key_borders(rows) if limits.by_key and rows.keys is not None else None
     max_bytes = min(limits.max_bytes, limits.max_entry_bytes)
@@ -112,7 +114,7 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
 
 
 def grouped_by_key(rows: MessageColumns) -> MessageColumns:
-    """Group the rows by key, stably. Keys are in the order of their first row."""
+    """Group the rows by key, keeping their order. Keys are in the order of their first row."""
     if rows.keys is None or len(rows) < 2:
         return rows
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
@@ -120,7 +122,6 @@ def grouped_by_key(rows: MessageColumns) -> MessageColumns:
 
 
 def _key_borders(rows: MessageColumns) -> np.ndarray[Any, Any]:
-    """Return the rows whose key differs from the previous row, and the number of rows."""
     assert rows.keys is not None
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     return np.append(np.flatnonzero(np.diff(codes)) + 1, len(codes))

@@ -28,12 +28,14 @@ class DecoderLimits:
     max_chunked_message_bytes: int = 256 * 1024 * 1024
     """Maximum of a chunked message, compressed and uncompressed; a larger one is a bad record."""
     max_chunk_span_entries: int = 100_000
-    """Maximum entries from the first to the last chunk of a message, including other entries. A message with a larger
-    span counts as never completed.
+    """Maximum number of entries from the first to the last chunk of a message, including other entries. A message
+    with a larger span is never completed.
     """
     max_chunk_span_bytes: int = 1024 * 1024 * 1024
     max_held_chunk_bytes: int = 64 * 1024 * 1024
-    """Maximum chunk bytes in memory that wait for their last chunk. Further chunks are read again when it arrives."""
+    """Maximum bytes of incomplete chunked messages in memory. Further chunks are read again when the last chunk
+    arrives.
+    """
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -42,26 +44,23 @@ class DecoderLimits:
 
 
 class Opener:
-    """Opens the payloads of one decoder; it caches data keys."""
+    """Decrypts and decompresses the payloads of one decoder, and caches data keys."""
 
     def __init__(self, limits: DecoderLimits, decryptor: Decryptor | None = None) -> None:
         self._limits = limits
         self._decryptor = decryptor
 
     def decrypted(self, metadata: bytes, payload: bytes) -> bytes:
-        """Raise CannotDecrypt."""
         if self._decryptor is None:
-            raise CannotDecrypt("it is encrypted and no private key was provided")
+            raise CannotDecrypt("it is encrypted and no private key is configured")
         return self._decryptor.decrypt(metadata, payload)
 
     def uncompressed(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
-        """Raise DamagedPayload."""
         return self._opened(
             compression, payload, claimed_bytes, self._limits.max_uncompressed_bytes, "maxUncompressedBytes"
         )
 
     def uncompressed_chunked(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
-        """Decompress an assembled chunked message. Raises DamagedPayload."""
         limit = self._limits.max_chunked_message_bytes
         return self._opened(compression, payload, claimed_bytes, limit, "maxChunkedMessageBytes")
 

@@ -75,8 +75,8 @@ MESSAGE = np.dtype(
 )
 PROPERTY = np.dtype([("key_at", "<i8"), ("value_at", "<i8"), ("key_bytes", "<i4"), ("value_bytes", "<i4")])
 STATE = np.dtype([("entry", "<i8"), ("batch_index", "<i8"), ("pos", "<i8")])
-"""Where `scan_messages` continues: entry, next message of its batch, and that message's offset in the payload's
-source.
+"""Position from which `scan_messages` continues: entry, next message of its batch, and that message's offset in the
+payload.
 """
 
 

@@ -57,12 +57,10 @@ class Window:
     messages: Records
     properties: Records
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Reasons why entries could not be opened, by entry index."""
     first_chunks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Ledger id and entry id of the first chunk, by the index of the entry with the last chunk."""
 
     def error_text(self, row: int) -> str | None:
-        """Return the error of the row; None for a readable message."""
         message = self.messages[row]
         error = int(message["error"])
         if not error:
@@ -220,7 +218,6 @@ class ColumnBuilder:
         return _binary(len(at), *found)
 
     def _decode_keys(self, keys: pa.Array) -> pa.Array:
-        """Decode keys that were sent as bytes, in base64."""
         encoded = np.flatnonzero(self._rows["flags"] & int(Flag.KEY_IS_BASE64)).tolist()
         if not encoded:
             return keys
@@ -270,7 +267,6 @@ def as_text(array: pa.Array) -> pa.Array:
 
 
 def _from_base64(text: bytes) -> bytes:
-    """Decode base64; return `text` itself if it is not base64."""
     try:
         return a2b_base64(text, strict_mode=True)
     except Base64Error:

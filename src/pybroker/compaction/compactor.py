@@ -1,8 +1,8 @@
-"""One compaction of one topic: reads the previous view and all entries since, twice, and writes the next view.
+"""One compaction of one topic: reads the previous view and all later entries, twice, and writes the next view.
 
 Operation: the first pass determines the remaining messages, the second writes them into a new ledger, with at most one
 append in flight. Then that ledger is sealed, and one change of the managed ledger info makes it the view. Concurrency:
-on the event loop, in slices; a single entry that is large, or large after decompression, in a thread. Failure: after
+on the event loop, in slices; a single entry that is large (or large after decompression) in a thread. Failure: after
 any error, the old view stays and the new ledger is deleted.
 """
 
@@ -52,7 +52,7 @@ class Progress:
 
 
 class Compactor:
-    """One compaction. Created for one run."""
+    """One compaction, for one run."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Compactor:
         self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
         self.progress = Progress()
         self._slice_ends_ms = 0.0
-        self._drops = 0  # drops of the view at the start
+        self._drops = 0  # how often the view had been deleted at the start
 
     async def run(self, end: Position) -> None:
-        """Compact all entries up to and including `end`, an existing entry. Raises StoreError, also soon after the view
-        was deleted together with the result of this compaction, and NotAllowedError if its keys need too much memory.
+        """Compact all entries up to and including `end`, an existing entry. Raises StoreError, also when the view is
+        deleted during the compaction, and NotAllowedError if its keys need too much memory.
         """
         try:
             await self._room.wait(self, BUFFERS_BYTES)
@@ -120,7 +120,6 @@ class Compactor:
                 await self._timed(act, entry)
 
     async def _timed(self, act: Callable[[Position, bytes], _Result], entry: CompactedEntry) -> _Result:
-        """Call `act`, and yield to the event loop when the slice is over."""
         if opening_cost(entry.payload) >= THREAD_COST_BYTES:
             return await asyncio.to_thread(act, entry.position, entry.payload)
         if self._clock.monotonic_ms() >= self._slice_ends_ms:
@@ -158,7 +157,6 @@ class Compactor:
         ]
 
     def _without_hidden(self, entries: list[CompactedEntry]) -> list[CompactedEntry]:
-        """Remove messages of aborted transactions."""
         is_hidden = self._ledger.read_limit.is_hidden
         return [entry for entry in entries if not is_hidden(entry.position)]
 
@@ -170,7 +168,7 @@ class Compactor:
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 
     def _require_room(self, entries: list[CompactedEntry]) -> None:
-        """Count the required memory. Raises NotAllowedError."""
+        """Reserve the required memory. Raises NotAllowedError."""
         # The decoded form of an entry is released before the next one.
         opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
         noted_bytes = self._survivors.size_bytes

@@ -1,11 +1,11 @@
-"""The view of compaction on an entry: its messages, their keys, and whether they delete a key.
+"""The content of an entry for compaction: its messages, their keys, and whether they delete a key.
 
 A batch is decoded message by message, without copying payloads. An entry that cannot be decoded, such as an encrypted
-batch, counts as one unit that stays unchanged, because its keys are unknown.
+batch, is one unit that stays unchanged, because its keys are unknown.
 
 The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size:
-`opening_cost` determines it from the metadata in advance. Memory is limited to that size and 16 bytes for each message;
-equal consecutive keys are kept once.
+`opening_cost` reads it from the metadata in advance. Memory is limited to that size and 16 bytes for each message;
+equal consecutive keys are stored once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONG
 
 
 class Message(NamedTuple):
-    """[start, end) are its bytes in the opened payload."""
+    """`payload[start:end]` are its bytes in the decoded batch."""
 
     key: bytes | None
     is_tombstone: bool
@@ -96,7 +96,7 @@ class Batch:
         key: bytes | None = None
         flags = 0
         for single, _, end in messages_of_batch(payload, metadata.num_messages_in_batch):
-            if single is not previous:  # neighbours are often equal, in highly compressed batches nearly always
+            if single is not previous:  # Neighbours are often equal, in highly compressed batches nearly always.
                 previous = single
                 if single.HasField("partition_key"):
                     own_key = single.partition_key.encode()
@@ -123,7 +123,6 @@ Content = Whole | Marker | Single | Batch
 
 
 def read_entry(entry: bytes) -> Content:
-    """Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -146,7 +145,7 @@ def _single(head: MetadataHead, payload_bytes: int) -> Single:
 
 
 def opening_cost(entry: bytes) -> int:
-    """Return the cost of decoding `entry`, in processed bytes; never raises."""
+    """Return the number of bytes that decoding `entry` processes; never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch

@@ -1,10 +1,10 @@
-"""The remaining messages: of each key the last one, unless it deletes the key.
+"""The remaining messages of a compaction: the last one of each key, unless it deletes the key.
 
 Two passes over the same entries in the same order: `note` records the messages, `kept` returns the remainder of each
 entry.
 
-Memory: about 200 bytes for each key with a value (a key of more than 32 bytes is kept as a digest) and for each chunked
-message.
+Memory: about 200 bytes for each key with a value (a key of more than 32 bytes is stored as a digest) and for each
+chunked message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Survivors:
         self._last: dict[bytes, int] = {}
         self._last_chunks: dict[
             bytes, int | None
-        ] = {}  # by the message's uuid, shortened; None: the last chunk is yet to come
+        ] = {}  # by the message's uuid, shortened; None until the last chunk was read
         self.removed_messages = 0
 
     @property
@@ -107,7 +107,7 @@ class Survivors:
 
 
 def _number(position: Position, index: int) -> int:
-    """Return one number for a message, which takes less memory than a tuple of three."""
+    """Return position and index as one number, which takes less memory than a tuple of three."""
     return (position.ledger_id << 64) | (position.entry_id << 32) | index
 
 

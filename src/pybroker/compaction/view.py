@@ -1,7 +1,7 @@
-"""Reads of a compacted ledger, by number or by position of the topic.
+"""Reads of the compacted view, by number or by position of the topic.
 
-Entries are in the order of their positions. A search by bisection reads as many single entries as their number has
-binary digits, and only where a reader begins. Nothing is kept in memory.
+Entries are in the order of their positions. A bisection reads about log2(n) single entries, only where a reader begins.
+Nothing is cached.
 """
 
 from __future__ import annotations

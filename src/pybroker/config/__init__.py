@@ -1,12 +1,10 @@
-"""The configuration of a broker: keys of `conf/broker.conf`, typed.
-
-`load` reads file, environment and command line into a frozen `BrokerConfig`; `KEYS` describes every key. Start reading
-at `parse`.
+"""The typed configuration of a broker. `load` reads file, environment and command line into a frozen `BrokerConfig`;
+`KEYS` describes every key. Start with `parse`; `setting_types` describes the kinds of values.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import ConfigError, KeyInfo, Problems, Value, ValueType, format_value, parse_value
 from pybroker.config.parse import LoadedConfig, dump, load, read, similar_key
+from pybroker.config.setting_types import ConfigError, KeyInfo, Problems, Value, ValueType, format_value, parse_value
 
 __all__ = [
     "KEYS",

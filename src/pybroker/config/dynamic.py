@@ -1,21 +1,21 @@
-"""Changes of the configuration at run time: its dynamic keys, through `change`.
+"""Changes of dynamic configuration keys at run time.
 
-Code that reads `config.some_key` on each use sees a change automatically. Code that derives state from a key registers
-a listener with `cluster.dynamic_configuration`.
+Code that reads `config.some_key` on each use sees a change. Code that derives state from a key registers a listener
+with `cluster.dynamic_configuration`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import KeyInfo, Value
 from pybroker.config.only_in_pulsar import ONLY_IN_PULSAR
+from pybroker.config.setting_types import KeyInfo, Value
 
 
 def dynamic_keys() -> dict[str, KeyInfo]:
-    """Return the keys that may be changed at run time and have an effect."""
+    """Return the keys that have an effect when changed at run time."""
     return {key: info for key, info in KEYS.items() if info.dynamic and info.supported}
 
 
 def dynamic_names() -> list[str]:
-    """Return all keys that may be set at run time, including those that have an effect in Pulsar only."""
+    """Return all keys that can be set at run time, including those that have an effect in Pulsar only."""
     return [
         *dynamic_keys(),
         *(key for key, info in KEYS.items() if info.dynamic and not info.supported),
@@ -29,13 +29,13 @@ def is_dynamic(key: str) -> bool:
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the value of `key` is never shown."""
+    """Return whether the value of `key` must not be shown."""
     info = KEYS.get(key)
     return info is not None and info.secret
 
 
 def change(config: BrokerConfig, info: KeyInfo, value: Value) -> None:
-    """`value` is a result of `parse_value`."""
+    """Change a dynamic key. `value` is from `parse_value`."""
     assert info.dynamic, f"{info.key} is read once, at start"
-    # The configuration is frozen for all other code.
+    # For all other code the configuration is frozen.
     config.__dict__[info.field] = value

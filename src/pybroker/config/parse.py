@@ -1,8 +1,8 @@
-"""Reader of file, environment and command line into a `BrokerConfig`.
+"""Reader of the configuration: file, environment and command line.
 
-This module owns the file format (Java properties, as far as Pulsar's files use it) and the precedence: default, file,
-environment, command line. A value that does not fit is refused and never replaced by a default. A key that is unknown
-or without effect is reported. All errors are reported together; the caller outputs the warnings.
+The file format is Java properties, as far as Pulsar's files use it. Precedence, lowest first: default, file,
+environment, command line. An invalid value is an error, never replaced by a default. Unknown keys and keys without
+effect cause warnings, which the caller outputs. All errors are reported together.
 """
 
 import re
@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import ConfigError, Problems, Value, format_value, parse_value
+from pybroker.config.setting_types import ConfigError, Problems, Value, format_value, parse_value
 
-# Containers configure Pulsar by variables with this prefix, which may also set unknown keys.
+# Pulsar's containers use this prefix, which may also set unknown keys.
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
 MASK = "*****"
 
-# Similarity at which an unknown key counts as a typing error of a known one; 1 is equal.
+# Similarity from which an unknown key is treated as a misspelled known one; 1 is equal.
 LIKENESS_OF_A_SLIP = 0.85
 
 _SEPARATOR = re.compile(r"\s*[=:]\s*")
@@ -29,9 +29,9 @@ _ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Configuration with the settings that have no effect.
+    """A configuration and its warnings.
 
-    Do not use it if it has `problems`: keys with invalid values, `refused_keys`, have their defaults.
+    It must not be used if it has `problems`: keys with invalid values (`refused_keys`) have their defaults.
     """
 
     config: BrokerConfig
@@ -48,7 +48,9 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Later sources win: defaults, the file, the environment, `overrides`. Raise ConfigError."""
+    """Read the configuration. Later sources win: defaults, file, environment, `overrides`. Raises ConfigError with all
+    problems.
+    """
     loaded = read(path, environ, overrides)
     if loaded.problems:
         raise ConfigError(*loaded.problems)
@@ -56,7 +58,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read like `load`, but return errors in `problems`."""
+    """Like `load`, but return errors in `problems`."""
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:
@@ -82,7 +84,7 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
             continue
         if not info.supported and value != info.default:
             unsupported.append(key)
-    # `parse_value` checked the type of every value against the key from which the field was generated.
+    # `parse_value` returns the type from which the field was generated.
     config = BrokerConfig(**fields)  # type: ignore[arg-type]
     return LoadedConfig(
         config, tuple(sorted(unknown)), tuple(sorted(unsupported)), tuple(problems.found), frozenset(refused)
@@ -90,7 +92,6 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def similar_key(unknown_key: str) -> str | None:
-    """Return the known key that was probably meant."""
     for key in KEYS:
         if key.lower() == unknown_key.lower():
             return key
@@ -98,7 +99,7 @@ def similar_key(unknown_key: str) -> str | None:
 
 
 def dump(config: BrokerConfig) -> dict[str, str]:
-    """Return every key with its value as text, secrets masked, for the admin API."""
+    """Return every key as text, with masked secrets, for the admin API."""
     texts: dict[str, str] = {}
     for key, info in KEYS.items():
         text = format_value(getattr(config, info.field))
@@ -107,10 +108,10 @@ def dump(config: BrokerConfig) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line number, key and value of each setting in a properties file.
+    """Yield line number, key and value of each setting.
 
-    A line that sets nothing is refused, because its author expects an effect. Raise ConfigError with all such lines,
-    after all settings were yielded.
+    A line without a setting is an error, because its author expects an effect. Raises ConfigError with all such lines,
+    after the last setting.
     """
     problems = Problems()
     lines = iter(enumerate(text.splitlines(), start=1))
@@ -130,7 +131,7 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
-    """Add invalid lines to `problems`. Raise ConfigError if the file cannot be read."""
+    """Return the file's settings. Add invalid lines to `problems`. Raises ConfigError if the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -150,7 +151,7 @@ def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:
     settings: dict[str, _Setting] = {}
     for name, text in environ.items():
         if name in KEYS:
-            # The prefixed form is more explicit: it wins, regardless of the order of the environment.
+            # The prefixed form is more specific, so it wins.
             settings.setdefault(name, _Setting(text, f"environment variable {name}"))
         elif name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX)

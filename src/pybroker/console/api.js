@@ -1,6 +1,5 @@
-// Requests to the broker. Credentials go out in the Authorization header only, are never written anywhere but, if somebody asks for it,
-// into this tab's sessionStorage, and are forgotten with it. A client certificate
-// is shown by the browser itself.
+// Requests to the broker. Credentials are sent in the Authorization header only. If the user requests it, they are stored in this
+// tab's sessionStorage; otherwise they are lost with the page. Client certificates are the browser's task.
 
 const KEPT = "pybroker.authorization";
 
@@ -42,7 +41,7 @@ function headers(more) {
   return authorization === null ? more : { ...more, Authorization: authorization };
 }
 
-/** A 401 may mean that a right is missing, or that credentials are no good any more: then whoever shows pages asks for others. */
+/** Handle a 401: it can mean a missing permission, or expired credentials, for which the page then asks again. */
 let isAsking = false;
 async function suspect() {
   if (isAsking) return;
@@ -50,7 +49,7 @@ async function suspect() {
   try {
     const response = await fetch("/admin/v3/console/rights", { headers: headers({}), credentials: "same-origin", cache: "no-store" });
     if (response.status === 401) dispatchEvent(new Event("unknown-caller"));
-  } catch { /* the broker does not answer: others say so */ }
+  } catch { /* other requests report this */ }
   setTimeout(() => { isAsking = false; }, 5000);
 }
 
@@ -58,11 +57,11 @@ async function refused(response) {
   if (response.status === 401 && !response.url.endsWith("/console/rights")) suspect();
   const text = await response.text();
   let reason = text;
-  try { reason = JSON.parse(text).reason || text; } catch { /* it is the text itself */ }
+  try { reason = JSON.parse(text).reason || text; } catch { /* the text is the reason */ }
   return new ApiError(response.status, reason || `${response.status} ${response.statusText}`);
 }
 
-/** The answer as it is, a refusal, too: `fetch` with the credentials. Throws ApiError when nobody answers. */
+/** Send a request with the credentials and return the response, also if it is an error. Throws ApiError without a response. */
 export async function call(method, path, { body, signal, accept = "*/*" } = {}) {
   try {
     return await fetch(path, {
@@ -71,24 +70,24 @@ export async function call(method, path, { body, signal, accept = "*/*" } = {}) 
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The broker does not answer. It may be stopping or starting: this page goes on by itself.");
+    throw new ApiError(0, "The broker does not answer. It may be starting or stopping. This page retries automatically.");
   }
 }
 
-/** The same, but a refusal is thrown as an ApiError with the broker's reason. */
+/** Like `call`, but throw an error response as ApiError with the broker's reason. */
 export async function accepted(method, path, options) {
   const response = await call(method, path, options);
   if (!response.ok) throw await refused(response);
   return response;
 }
 
-/** What a GET answers, as JSON; throws ApiError. */
+/** Return the JSON of a GET. Throws ApiError. */
 export async function get(path, signal) {
   const text = await (await accepted("GET", path, { signal })).text();
   return text ? JSON.parse(text) : null;
 }
 
-/** The same, or null for one of these statuses. */
+/** Like `get`, but return null for one of these statuses. */
 export async function getOrNull(path, signal, statuses = [404]) {
   try {
     return await get(path, signal);
@@ -98,15 +97,15 @@ export async function getOrNull(path, signal, statuses = [404]) {
   }
 }
 
-/** A call that changes something; throws ApiError. */
+/** Send a call that changes something. Throws ApiError. */
 export async function act(method, path, body) {
   return (await accepted(method, path, { body: body === undefined ? undefined : JSON.stringify(body) })).text();
 }
 
-/** Wait; ends early, without an error, with `signal`. */
+/** Wait. Ends early, without an error, when `signal` aborts. */
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
-    // A page that stays open pauses for days: nothing of a pause that is over is kept.
+    // Remove the listener: a page may stay open for days.
     const end = () => { clearTimeout(timer); signal.removeEventListener("abort", end); resolve(); };
     const timer = setTimeout(end, milliseconds);
     signal.addEventListener("abort", end);
@@ -114,8 +113,8 @@ export function pause(milliseconds, signal) {
 }
 
 /**
- * Live figures until `signal` ends it: `on.begin(fields)`, `on.points(points)`, `on.trouble(reason)` while there are none.
- * Read from `fetch`, as an EventSource cannot send the Authorization header. A hidden page does not look.
+ * Receive live figures until `signal` aborts: `on.begin(fields)`, `on.points(points)`, `on.trouble(reason)` while there are none.
+ * Uses `fetch`, because an EventSource cannot send the Authorization header. A hidden page receives none.
  */
 export async function watch(path, on, signal) {
   let wait = 1000;
@@ -175,17 +174,17 @@ async function events(reader, on) {
   }
 }
 
-/** `{domain, tenant, namespace, name}` of a topic's full name. */
+/** Parse a full topic name into `{domain, tenant, namespace, name}`. */
 export function topicParts(topic) {
   if (!/^(non-)?persistent:\/\/[^/]+\/[^/]+\/./.test(topic || "")) {
-    throw new ApiError(412, `${topic || "This"} is no full name of a topic, as persistent://tenant/namespace/name.`);
+    throw new ApiError(412, `${topic || "This"} is not a full topic name, such as persistent://tenant/namespace/name.`);
   }
   const [domain, rest] = topic.split("://");
   const [tenant, namespace, ...local] = rest.split("/");
   return { domain, tenant, namespace, name: local.join("/") };
 }
 
-/** Where REST has a topic, below `/admin/v2` or another base. */
+/** Return the topic's path below `/admin/v2` or another base. */
 export function topicPath(topic, base = "/admin/v2") {
   const { domain, tenant, namespace, name } = topicParts(topic);
   return [base, domain, ...[tenant, namespace, name].map(encodeURIComponent)].join("/");
@@ -195,7 +194,7 @@ export function subscriptionPath(topic, subscription, base = "/admin/v2") {
   return `${topicPath(topic, base)}/subscription/${encodeURIComponent(subscription)}`;
 }
 
-/** A query of those that are not empty. */
+/** Return a query string of the non-empty values. */
 export function query(values) {
   const found = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
   const text = found.toString();

@@ -1,4 +1,4 @@
-// The frame: which page is shown, who looks at it, and whether it is dark. A page is a function that fills `main` until it is left.
+// The frame of all pages: routing, the user's credentials, and colours. A page is a function that fills `main`.
 
 import { ApiError, getOrNull, isSignedIn, signIn, signOut } from "/console/api.js";
 import { closeDialogs, field, h, replace, say, trouble } from "/console/dom.js";
@@ -25,7 +25,7 @@ const main = document.getElementById("main");
 const menu = document.getElementById("pages");
 let shown = null;
 
-/** What the address says: a page, its names in order, and a query. */
+/** Parse the address: a page, its names in order, and a query. */
 function address() {
   const hash = location.hash.replace(/^#\/?/, "") || (location.pathname.startsWith("/docs") ? "docs" : "");
   const [path, text] = hash.split("?");
@@ -85,12 +85,12 @@ function askForCredentials() {
     show();
   } },
   h("h1", {}, "Sign in"),
-  h("p", {}, "This broker asks who you are. What you enter goes to it in the Authorization header, and is forgotten with this page."),
+  h("p", {}, "This broker requires authentication. Your credentials are sent in the Authorization header and are lost when you leave this page."),
   wrong && h("p", { class: "trouble", role: "alert" }, "The broker does not accept these credentials; they may have expired."),
   field("Token", token),
   h("p", { class: "or" }, "or"),
   field("User", user), field("Password", password),
-  h("label", { class: "check" }, keep, " keep it for this tab until it is closed"),
+  h("label", { class: "check" }, keep, " store them until this tab is closed"),
   h("button", { type: "submit" }, "Sign in"));
   signOut();
   replace(main, form);

@@ -1,4 +1,4 @@
-// Avro's binary form, as far as a look at a message needs it. Bytes may be anybody's: the values that one message may make are bounded.
+// Decoder of Avro's binary encoding, to display messages. Input is untrusted, so the number of values per message is limited.
 
 import { Binary, counter, utf8, zigzag } from "/console/binary.js";
 
@@ -18,7 +18,7 @@ class Reader extends Binary {
 
   length() {
     const value = this.long();
-    if (value < 0n || value > BigInt(this.left)) throw new Error("a length is none");
+    if (value < 0n || value > BigInt(this.left)) throw new Error("a length is invalid");
     return Number(value);
   }
 
@@ -27,7 +27,7 @@ class Reader extends Binary {
   }
 }
 
-/** The value that `bytes` hold by a schema (parsed JSON), as what `JSON.stringify` can write but for BigInts. Throws Error. */
+/** Decode `bytes` by a schema (parsed JSON) to JSON values and BigInts. Throws Error. */
 export function decodeAvro(schema, bytes) {
   const names = new Map();
   collect(schema, "", names, 0);
@@ -128,7 +128,7 @@ const LOGICAL = {
   decimal: (value, schema) => decimal(value, schema.scale || 0),
 };
 
-/** Two's complement, exact. */
+/** Decode two's complement exactly. */
 function decimal(bytes, scale) {
   if (!(bytes instanceof Uint8Array)) return bytes;
   let value = 0n;

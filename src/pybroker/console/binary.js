@@ -1,4 +1,4 @@
-// What Avro's and Protobuf's binary forms have in common: pieces and varints out of bytes that may be anybody's.
+// Reader of untrusted bytes for Avro and Protobuf: slices and varints.
 
 export class Binary {
   constructor(bytes) {
@@ -17,7 +17,7 @@ export class Binary {
     return this.bytes.subarray(this.at - length, this.at);
   }
 
-  /** A number of up to 64 bits, exact, not yet cut to them. */
+  /** Return a varint exactly; the caller reduces it to 64 bits. */
   varint() {
     let value = 0n;
     for (let shift = 0n; shift < 70n; shift += 7n) {
@@ -29,7 +29,7 @@ export class Binary {
   }
 }
 
-/** A number with its sign in the lowest bit. */
+/** Decode a zigzag number. */
 export function zigzag(value) {
   return (value >> 1n) ^ -(value & 1n);
 }
@@ -42,7 +42,7 @@ export function utf8(bytes) {
   }
 }
 
-/** Count values up to a bound; what makes more throws. `of` says what has them. */
+/** Count values and throw above a limit. `of` names the object in the error. */
 export function counter(most, of) {
   let count = 0;
   return () => {

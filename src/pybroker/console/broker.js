@@ -1,4 +1,4 @@
-// This broker: whether it is well, its memory, its limits, its settings.
+// The page of this broker: health, memory, limits, settings.
 
 import { get, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
@@ -34,7 +34,7 @@ export async function brokerPage(main, { signal, rights }) {
 }
 
 export function onlyForSuperUsers(rights) {
-  return h("p", { class: "notice" }, `${rights.role ? `Role ${rights.role}` : "You"} may not see this: it needs a super user.`);
+  return h("p", { class: "notice" }, `${rights.role ? `Role ${rights.role}` : "You"} may not see this page: it is for superusers.`);
 }
 
 function meter(used, bound) {
@@ -43,7 +43,7 @@ function meter(used, bound) {
 
 function overview(broker, live) {
   return [
-    broker.unready ? h("p", { class: "trouble", role: "alert" }, `Clients are sent elsewhere: ${broker.unready}`) : null,
+    broker.unready ? h("p", { class: "trouble", role: "alert" }, `The broker is not ready for clients: ${broker.unready}`) : null,
     facts([
       ["State", broker.unready ? badge("not ready", "bad") : badge("ready", "good")],
       ["Version", broker.version], ["Cluster", broker.cluster], ["Address", broker.brokerId],
@@ -89,7 +89,7 @@ async function showSettings(place, signal) {
       { name: "Key", cell: ([name]) => h("code", {}, name) },
       { name: "In force", cell: ([, value]) => (value === "" ? h("span", { class: "note" }, "empty") : h("code", {}, value)) },
       { name: "", cell: ([name]) => changeable.has(name) && badge("can be changed at run time", "dim") },
-    ], rows.slice(0, SETTINGS)), rows.length > SETTINGS && h("p", { class: "note" }, `The first ${SETTINGS} of ${rows.length}: part of a key finds the others.`));
+    ], rows.slice(0, SETTINGS)), rows.length > SETTINGS && h("p", { class: "note" }, `The first ${SETTINGS} of ${rows.length}. Search for part of a key to find others.`));
   };
   filter.addEventListener("input", draw);
   replace(place, section("Settings", h("label", { class: "field short" }, h("span", {}, "Search settings"), filter), found));

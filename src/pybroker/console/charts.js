@@ -1,4 +1,4 @@
-// Lines over the last minutes, drawn by hand. The newest value of each line stands beside it as text, for everybody.
+// Line charts of the last minutes, as SVG. The newest value of each line is also shown as text, for accessibility.
 
 import { bytes, h, replace, svg } from "/console/dom.js";
 
@@ -6,9 +6,9 @@ const WIDTH = 600;
 const HEIGHT = 120;
 const WINDOW_MS = 5 * 60 * 1000;
 const GAP_MS = 5000;
-const LIVE = "Live. Figures are those of the last seconds, nothing is loaded by looking.";
+const LIVE = "Live figures of the last seconds. Viewing them does not load the topic.";
 
-/** A chart of some fields of live points. `lines`: {field, name}; `shown` writes a value. */
+/** A chart of fields of live points. `lines`: {field, name}; `shown` formats a value. */
 export function chart(title, lines, shown) {
   const paths = lines.map((_, index) => svg("path", { class: `line line-${index + 1}`, fill: "none", "vector-effect": "non-scaling-stroke" }));
   const top = h("span", { class: "chart-top" });
@@ -38,7 +38,7 @@ export function chart(title, lines, shown) {
   return { element, update };
 }
 
-/** A path with a break wherever there is no figure. */
+/** Return an SVG path with a gap where a figure is missing. */
 function outline(points, place, start, end, highest) {
   let text = "";
   let before = null;
@@ -52,7 +52,7 @@ function outline(points, place, start, end, highest) {
   return text;
 }
 
-/** A round number above. */
+/** Return the next higher round number. */
 function nice(value, shown) {
   if (value <= 1) return 1;
   const base = shown === bytes ? 2 : 10;
@@ -60,20 +60,20 @@ function nice(value, shown) {
   return [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= value);
 }
 
-/** Charts that are fed by one stream, and why they are not while that is so. */
+/** Charts of one stream, and the reason while there are no figures. */
 export function liveCharts(charts) {
-  const why = h("p", { class: "note", role: "status" }, "Live figures begin with the first look: they are not measured while nobody does.");
+  const why = h("p", { class: "note", role: "status" }, "Live figures start now: they are measured only while a console is open.");
   const element = h("div", { class: "charts" }, charts.map((each) => each.element));
   let fields = [];
   let points = [];
   let last = null;
-  // Said anew only when it is something else: this is read aloud.
+  // Replace only a changed text, because screen readers read it aloud.
   const tell = (text) => { if (why.textContent !== text) replace(why, text); };
   return {
     element: h("div", {}, element, why),
-    /** The newest point, by field names; null before the first point. */
+    /** The newest point by field name, or null. */
     get newest() { return last; },
-    /** Whether the newest point says that there is nothing loaded; not while there are no points at all. */
+    /** Whether the newest point reports an object that is not loaded. */
     get isUnloaded() { return points.length > 0 && !last; },
     on: {
       begin(names) { fields = names; tell(LIVE); },
@@ -82,7 +82,7 @@ export function liveCharts(charts) {
         points = [...points, ...more.filter((point) => point[0] > newest)].slice(-600);
         const point = points[points.length - 1];
         last = point && point.length > 1 ? Object.fromEntries(fields.map((name, index) => [name, point[index]])) : null;
-        if (point) tell(last ? LIVE : "It is not loaded at the moment: there is nothing to measure.");
+        if (point) tell(last ? LIVE : "The topic is not loaded, so there are no figures.");
         for (const each of charts) each.update(points, fields);
       },
       trouble(reason) { tell(reason); },

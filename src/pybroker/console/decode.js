@@ -1,4 +1,4 @@
-// What a payload says by its topic's schema, decoded in the browser: it costs the broker nothing, and hostile bytes meet only this page.
+// Decoder of payloads by the topic's schema. It runs in the browser, so it costs the broker nothing and hostile bytes affect only this page.
 
 import { decodeAvro } from "/console/avro.js";
 import { utf8 } from "/console/binary.js";
@@ -11,12 +11,12 @@ const MAX_MESSAGES = 1000;
 const INTEGERS = { INT8: 1, INT16: 2, INT32: 4, INT64: 8 };
 const NANOSECONDS = 1000000n;
 
-/** `{text, how, problem?}` of a payload; `schema` as REST shows it, or null. */
+/** Return `{text, how, problem?}` of a payload. `schema` is as in REST, or null. */
 export function decodePayload(payload, schema) {
   try {
     if (schema) return decodeBySchema(payload, schema);
   } catch (error) {
-    return { ...asItLooks(payload), problem: `It does not fit its schema (${schema.type}): ${error.message}` };
+    return { ...asItLooks(payload), problem: `The payload does not match its schema (${schema.type}): ${error.message}` };
   }
   return asItLooks(payload);
 }
@@ -31,7 +31,7 @@ function decodeBySchema(payload, schema) {
   const primitive = primitiveText(type, payload);
   if (primitive !== null) return { text: primitive, how: type };
   const seen = asItLooks(payload);
-  return type === "BYTES" || type === "NONE" ? seen : { ...seen, problem: `A ${type} schema is not decoded here: the bytes are shown.` };
+  return type === "BYTES" || type === "NONE" ? seen : { ...seen, problem: `The console cannot decode ${type} schemas; it shows the bytes.` };
 }
 
 function primitiveText(type, payload) {
@@ -52,7 +52,7 @@ function primitiveText(type, payload) {
 }
 
 function need(payload, length) {
-  if (payload.length !== length) throw new Error(`it has ${payload.length} bytes and not ${length}`);
+  if (payload.length !== length) throw new Error(`${payload.length} bytes instead of ${length}`);
 }
 
 function moment(type, milliseconds) {
@@ -68,7 +68,7 @@ function clock(nanoseconds) {
   return new Date(Number(nanoseconds / NANOSECONDS)).toISOString().slice(11, 23);
 }
 
-/** Key and value of a KEY_VALUE message, each `decodePayload`'s answer. `key`: the message's own key as bytes, where they travel apart. */
+/** Decode key and value of a KEY_VALUE message with `decodePayload`. `key`: the message's key bytes, for separate encoding. */
 export function decodeKeyValue(payload, schema, key) {
   try {
     const properties = schema.properties || {};
@@ -80,22 +80,22 @@ export function decodeKeyValue(payload, schema, key) {
     const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
     const piece = (at) => {
       const length = view.getInt32(at);
-      if (length < -1 || at + 4 + length > payload.length) throw new Error("a length is none");
+      if (length < -1 || at + 4 + length > payload.length) throw new Error("a length is invalid");
       return length === -1 ? new Uint8Array() : payload.subarray(at + 4, at + 4 + length);
     };
     const first = piece(0);
     return [decodePayload(first, schemaOf("key")), decodePayload(piece(4 + first.length), schemaOf("value"))];
   } catch (error) {
-    return [null, { ...asItLooks(payload), problem: `It does not fit its schema (KEY_VALUE): ${error.message}` }];
+    return [null, { ...asItLooks(payload), problem: `The payload does not match its schema (KEY_VALUE): ${error.message}` }];
   }
 }
 
-/** Without a schema: text if it is text, else its bytes. */
+/** Without a schema: UTF-8 text, otherwise bytes. */
 function asItLooks(payload) {
   try {
     const text = utf8(payload);
     if (!/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/.test(text)) return { text: prettyJson(text), how: "text" };
-  } catch { /* it is no text */ }
+  } catch { /* not text */ }
   return { text: hex(payload), how: "bytes" };
 }
 
@@ -114,7 +114,7 @@ function hexOf(bytes, between) {
   return [...bytes].map((each) => each.toString(16).padStart(2, "0")).join(between);
 }
 
-/** JSON with lines, its texts and numbers as they were written: a parser would round what has over 53 bits. */
+/** Indent JSON without parsing, because a parser would round numbers above 53 bits. */
 export function prettyJson(text) {
   if (text.length > MAX_TEXT) return `${text.slice(0, MAX_TEXT)}\n… ${text.length - MAX_TEXT} characters more`;
   try { JSON.parse(text); } catch { return text; }
@@ -130,7 +130,7 @@ export function prettyJson(text) {
   });
 }
 
-/** A decoded value as JSON; numbers of 64 bits and bytes as they are. */
+/** Format a decoded value as JSON, with exact 64-bit numbers and bytes. */
 function written(value) {
   const text = JSON.stringify(value, (_, each) => {
     if (typeof each === "bigint") return Number.isSafeInteger(Number(each)) ? Number(each) : `${each}`;
@@ -141,8 +141,8 @@ function written(value) {
 }
 
 /**
- * The messages of a batch: `{payload, key, keyIsBase64, properties, isNull}` each. Throws Error.
- * Nothing else in the console parses batches; the vectors in tests/vectors/stored_entries.json test it.
+ * Return the messages of a batch: `{payload, key, keyIsBase64, properties, isNull}`. Throws Error.
+ * Tested with the vectors in tests/vectors/stored_entries.json.
  */
 export function messagesOfBatch(payload, count) {
   const found = [];
@@ -159,7 +159,7 @@ export function messagesOfBatch(payload, count) {
   return found;
 }
 
-/** SingleMessageMetadata, the fields that are shown. */
+/** Decode the displayed fields of SingleMessageMetadata. */
 function single(bytes) {
   const head = { size: 0, key: null, keyIsBase64: false, properties: [], isNull: false };
   fields(bytes, (field, value) => {

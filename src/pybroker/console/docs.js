@@ -1,4 +1,4 @@
-// The interface, from the broker's own OpenAPI document: search it, read it, try it with one's own rights.
+// The REST API, from the broker's OpenAPI document: search, read, and send requests with the user's permissions.
 
 import { call, get } from "/console/api.js";
 import { badge, field, h, number, plural, replace, say } from "/console/dom.js";
@@ -16,7 +16,7 @@ export async function docsPage(main, { signal, query }) {
   const tags = [...new Set(operations.map((each) => each.operation.tags[0]))].sort((one, other) => last.indexOf(one) - last.indexOf(other) || one.localeCompare(other));
   operations.sort((one, other) => tags.indexOf(one.operation.tags[0]) - tags.indexOf(other.operation.tags[0]));
   let chosen = query.get("tag") || "";
-  const chips = h("nav", { class: "chips", "aria-label": "What calls are about" });
+  const chips = h("nav", { class: "chips", "aria-label": "Subject of the calls" });
   const count = h("p", { class: "note", role: "status" });
   const found = h("div", { class: "operations" });
   main.append(h("h1", {}, "Interface"),
@@ -52,7 +52,7 @@ function words(path, method, operation) {
 function operationView({ path, method, operation }, described) {
   const box = h("details", { class: "operation" },
     h("summary", {}, badge(method.toUpperCase(), SAFE.has(method) ? "good" : "warn"), " ", h("code", {}, path), h("span", { class: "summary" }, operation.summary)));
-  // What is inside is made when somebody opens it: there are hundreds.
+  // Create the content when the box is opened, because there are hundreds.
   box.addEventListener("toggle", () => { if (box.open && box.children.length === 1) box.append(...inside(path, method, operation, described)); });
   return box;
 }
@@ -60,7 +60,7 @@ function operationView({ path, method, operation }, described) {
 function inside(path, method, operation, described) {
   const inputs = (operation.parameters || []).map((each) => [each, each.in === "query" ? queryInput(each) : h("input", { name: each.name, required: true, autocomplete: "off", value: guess(each.name) })]);
   const queries = inputs.filter(([each]) => each.in === "query");
-  // Pulsar's own calls take what does nothing here: who wants to send that writes it himself.
+  // Pulsar's query parameters without effect are not listed, so they can be entered as text.
   const more = queries.length ? null : h("input", { name: "query", placeholder: "a=b&c=d", autocomplete: "off" });
   const schema = operation.requestBody && operation.requestBody.content["application/json"].schema;
   const takesBody = !SAFE.has(method);
@@ -81,12 +81,12 @@ function inside(path, method, operation, described) {
   return [operation.description && h("p", { class: "description" }, paragraphs(operation.description)), h("dl", { class: "evidence" }, answers), form].filter(Boolean);
 }
 
-/** As in Markdown: a line goes on where the one before ended, a blank one begins a paragraph. */
+/** As in Markdown, join lines and split paragraphs at blank lines. */
 function paragraphs(text) {
   return text.replace(/([^\n])\n(?=[^\n])/g, "$1 ");
 }
 
-/** What may be left empty is not sent: the broker's default holds, which is shown where it is known. */
+/** An optional parameter without a value is not sent; its default is shown if known. */
 function queryInput({ name, required, schema }) {
   const choices = schema.enum || (schema.type === "boolean" ? ["true", "false"] : null);
   const fallback = schema.default === undefined ? "" : String(schema.default);
@@ -98,7 +98,7 @@ function guess(name) {
   return { domain: "persistent", tenant: "public", namespace: "default" }[name] || "";
 }
 
-/** What a body may look like; a shape within a shape a few steps deep only. */
+/** Return an example body, with nested types a few levels deep. */
 function example(schema, described, depth) {
   if (depth > 4) return null;
   if (schema.$ref) return example(described.components.schemas[schema.$ref.split("/").pop()] || {}, described, depth + 1);

@@ -1,4 +1,4 @@
-// Elements and texts. Whatever a broker says becomes text here and nothing else: there is no markup made from strings.
+// Elements and texts. Data from the broker is only inserted as text, never as markup.
 
 const LONG_TEXT = 24;
 const SVG = "http://www.w3.org/2000/svg";
@@ -21,24 +21,24 @@ function add(element, children) {
   }
 }
 
-/** An element of HTML with attributes, listeners (`onclick`) and children, of which those that are no elements become texts. */
+/** Create an HTML element with attributes, listeners (`onclick`) and children. Other values become text. */
 export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
-/** The same of SVG. */
+/** Create an SVG element. */
 export function svg(tag, properties, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
 
-/** Other children in place of those that there are. */
+/** Replace the children. */
 export function replace(element, ...children) {
   element.replaceChildren();
   add(element, children);
   return element;
 }
 
-/** The same without closing what somebody has opened in it, nor taking the focus from where it is. */
+/** Replace the children, but keep opened boxes and the focus. */
 export function renew(element, ...children) {
   const active = element.contains(document.activeElement) ? placeOf(document.activeElement) : null;
   const open = [...element.querySelectorAll("details[open] > summary")].map(placeOf);
@@ -47,7 +47,7 @@ export function renew(element, ...children) {
   if (active) [...element.querySelectorAll("button, a, summary")].find((each) => placeOf(each) === active)?.focus();
 }
 
-/** What is the same place a moment later: a text in its row, and in what `data-keep` names; a summary there is told by that name alone. */
+/** Identify an element across updates: by its text, its row and `data-keep`; a summary by `data-keep` only. */
 function placeOf(element) {
   const row = element.closest("tr");
   const kept = element.closest("[data-keep]");
@@ -55,7 +55,7 @@ function placeOf(element) {
   return [row && row.firstElementChild.textContent, kept && kept.dataset.keep, text].join("\n");
 }
 
-/** A dialog in front of everything: it goes away with its page, by Escape or by a button that closes it, and then is nowhere. */
+/** Show a modal dialog. It is removed with its page, with Escape, or by a button that closes it. */
 export function openDialog(title, ...children) {
   const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() }, h("h2", {}, title), children);
   document.body.append(dialog);
@@ -67,7 +67,7 @@ export function closeDialogs() {
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
 }
 
-/** Say something to who does not see the page change. */
+/** Announce a text to screen readers. */
 export function say(text) {
   document.getElementById("said").textContent = text;
 }
@@ -88,7 +88,7 @@ export function bytes(value) {
   return `${value.toLocaleString("en", { maximumFractionDigits: index && value < 100 ? 1 : 0 })} ${SIZES[index]}`;
 }
 
-/** A duration in its two largest units. */
+/** Format a duration in its two largest units. */
 export function duration(milliseconds) {
   if (milliseconds === undefined || milliseconds === null) return "–";
   if (milliseconds < 1000) return `${Math.max(0, Math.round(milliseconds))} ms`;
@@ -102,7 +102,7 @@ export function duration(milliseconds) {
   return parts.join(" ");
 }
 
-/** A time of the day, with the day where it is another one. */
+/** Format a time, with the date if it is not today. */
 export function time(milliseconds) {
   if (!milliseconds) return "–";
   const date = new Date(milliseconds);
@@ -110,7 +110,7 @@ export function time(milliseconds) {
   return day + date.toLocaleTimeString("en-GB");
 }
 
-/** How long ago, from milliseconds since 1970. */
+/** Format the age of a Unix time in milliseconds. */
 export function ago(milliseconds) {
   return milliseconds ? `${duration(Date.now() - milliseconds)} ago` : "never";
 }
@@ -138,7 +138,7 @@ export function table(caption, columns, rows, options = {}) {
     h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 
-/** Names and values. */
+/** A list of names and values. */
 export function facts(pairs) {
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, title]) =>
     h("div", { title }, h("dt", {}, name), h("dd", {}, value))));
@@ -157,7 +157,7 @@ export function badge(text, kind) {
   return h("span", { class: `badge ${kind || ""}` }, text);
 }
 
-/** Why something cannot be shown. */
+/** Show why data is missing. */
 export function trouble(error) {
   return h("p", { class: "trouble", role: "alert" }, error.reason || error.message || String(error));
 }

@@ -1,4 +1,4 @@
-// Findings of `explain` as the broker words them, and the suggested calls: each is confirmed before it is sent, and needs its right.
+// Findings of `explain`, and the suggested calls. A call is confirmed before it is sent, and needs its permission.
 
 import { act, callerInShell, get } from "/console/api.js";
 import { ago, badge, bytes, duration, h, number, openDialog, replace, say, table, time, trouble } from "/console/dom.js";
@@ -6,18 +6,18 @@ import { ago, badge, bytes, duration, h, number, openDialog, replace, say, table
 const IRREVERSIBLE = "irreversible";
 const MAX_ANSWER = 100000;
 
-/** Which right a call needs, as docs/reference/rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
+/** Return the permission that the caller lacks for a call (docs/reference/rest.md), or null. */
 function rightFor(action, rights) {
   if (rights.superuser || !rights.authorization) return null;
   const path = action.path || "";
   if (/\/(persistent|non-persistent)\/[^/]+\/[^/]+\/[^/]+\/(subscription|all_subscription)\//.test(path)) {
-    return rights.topic && rights.topic.consume ? null : "the right to consume";
+    return rights.topic && rights.topic.consume ? null : "the permission to consume";
   }
-  if (/\/brokers\//.test(path) || /\/transactions\//.test(path)) return "to be a super user";
-  return rights.topic && rights.topic.administer ? null : "to administer the tenant";
+  if (/\/brokers\//.test(path) || /\/transactions\//.test(path)) return "superuser permission";
+  return rights.topic && rights.topic.administer ? null : "tenant administrator permission";
 }
 
-/** A button that makes a call once it is confirmed; `done` is called afterwards. */
+/** A button that sends a call after confirmation, then calls `done`. */
 export function actionButton(action, rights, done) {
   const lacks = rightFor(action, rights);
   if (action.method === "GET") return h("span", { class: "action-row" }, lookButton(action.text, action.path, rights));
@@ -29,12 +29,12 @@ export function actionButton(action, rights, done) {
   return h("span", { class: "action-row" }, button, lacks && h("span", { class: "note" }, why));
 }
 
-/** A button that shows what `explain`, or another look, answers; `title` says more of it than its text. */
+/** A button that shows the result of `explain` or another read. `title` explains it. */
 export function lookButton(text, path, rights, title = text) {
   return h("button", { type: "button", class: "action", title: path, onclick: () => look(title, path, rights) }, text);
 }
 
-/** What a suggested look shows: findings in words, anything else as it is. */
+/** Show a result: findings as text, anything else as JSON. */
 async function look(title, path, rights) {
   const shown = h("div", {}, "…");
   const close = () => dialog.close();
@@ -69,8 +69,8 @@ export function confirmAndCall(action, done) {
   } }, action.text);
   const dialog = openDialog(`${action.text}?`,
     action.why && h("p", {}, action.why),
-    isIrreversible && h("p", { class: "trouble" }, "This is irreversible: what is lost by it is lost for good."),
-    h("p", {}, "The broker is asked for:"),
+    isIrreversible && h("p", { class: "trouble" }, "This is irreversible."),
+    h("p", {}, "Request to the broker:"),
     h("pre", { class: "code" }, `${action.method} ${action.path}${action.body === undefined ? "" : `\n${JSON.stringify(action.body, null, 2)}`}`),
     action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, inShell(action.command))),
     isIrreversible && h("label", { class: "check" }, understood, " I understand that this cannot be undone"),
@@ -83,7 +83,7 @@ function inShell(command) {
   return `${callerInShell()}${command.replace(/^pybroker/, `pybroker --url ${location.origin}`)}`;
 }
 
-/** The evidence as the broker has laid it out: a table of the first rows, and single facts. */
+/** The evidence: a table of the first rows, and single facts, as the broker prepared them. */
 function evidence(finding) {
   const { table: listed, facts: values = [] } = finding;
   return [
@@ -97,7 +97,7 @@ function evidence(finding) {
   ];
 }
 
-/** A value by its kind, as docs/how-to/explain.md lists them. */
+/** Format a value by its kind (docs/how-to/explain.md). */
 function shown(kind, value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "number") {
@@ -128,7 +128,7 @@ function findingItem(finding, rights, done) {
     actions.length > 0 && h("ol", { class: "to-do" }, actions.map((action) => actionItem(action, rights, done))));
 }
 
-/** The headline of an explanation, and its findings, the one to solve first in front. */
+/** The headline of an explanation and its findings, most important first. */
 export function findingsList(explained, rights, done) {
   const { findings, headline } = explained;
   return [

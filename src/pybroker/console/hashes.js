@@ -1,4 +1,4 @@
-// Who has which hashes of a Key_Shared subscription: a ring of 65,536, the hashes that drain or wait on it, and the way of one key.
+// Hashes of a Key_Shared subscription: the ring of 65,536 with its consumers, draining and waiting hashes, and a search by key.
 
 import { getOrNull, query } from "/console/api.js";
 import { findingsList } from "/console/findings.js";
@@ -8,7 +8,7 @@ const HASHES = 65536;
 const COLOURS = 10;
 const MAX_LISTED = 20;
 
-/** A consumer as calls name it. */
+/** Return the consumer's name for calls. */
 export function who(consumer) {
   if (!consumer) return "nobody";
   return typeof consumer === "string" ? consumer : consumer.name;
@@ -19,7 +19,7 @@ function point(hash, radius) {
   return `${(130 + radius * Math.cos(angle)).toFixed(2)} ${(130 + radius * Math.sin(angle)).toFixed(2)}`;
 }
 
-/** One consumer's ranges as one path of ring sectors, so that thousands of ranges are still one element each consumer. */
+/** Return one SVG path of all ranges of a consumer, so that thousands of ranges are one element. */
 function sectors(ranges) {
   return ranges.map(([low, high]) => {
     const end = Math.min(high + 1, low + HASHES - 1);
@@ -32,7 +32,7 @@ function mark(hash, className) {
   return svg("path", { class: `ring-mark ${className}`, d: `M${point(hash, 72)}L${point(hash, 126)}` });
 }
 
-/** The ring of `consumers` (of `stats`), with lines where the first of the hashes are that drain and wait; `counts` says how many do. */
+/** The ring of `consumers` (from `stats`), with marks for the first draining and waiting hashes; `counts` has their totals. */
 function ring(consumers, draining, waiting, counts) {
   const owned = consumers.filter((each) => (each.keyHashRangeArrays || []).length);
   const sizes = new Map(owned.map((each) => [each, each.keyHashRangeArrays.reduce((sum, [low, high]) => sum + high - low + 1, 0)]));
@@ -51,7 +51,7 @@ function ring(consumers, draining, waiting, counts) {
     { name: "Consumer", cell: ({ each, index }) => h("span", {}, h("i", { class: `share c-${index === null ? "none" : index % COLOURS}`, "aria-hidden": "true" }), each.consumerName) },
     { name: "Share", number: true, cell: ({ each, index }) => percent(index === null ? free : sizes.get(each)) },
     { name: "Ranges", cell: ({ each }) => ranges(each.keyHashRangeArrays) },
-  ], rows.slice(0, MAX_LISTED), { none: "Nobody has any hash." }),
+  ], rows.slice(0, MAX_LISTED), { none: "No consumer owns a hash." }),
   rows.length > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(rows.length)}.`)));
 }
 
@@ -66,7 +66,7 @@ function ranges(found) {
   return h("details", {}, h("summary", {}, plural(found.length, "range")), h("p", { class: "note" }, found.slice(0, 200).map(text).join(", ")));
 }
 
-/** Draining and waiting hashes; what the broker's lists say, else what `stats` do. */
+/** Draining and waiting hashes, from the broker's lists if available, otherwise from `stats`. */
 export async function hashesSection(base, stats, signal) {
   const [draining, waiting] = await Promise.all([
     getOrNull(`${base}/drainingHashes?limit=${MAX_LISTED}`, signal, [404, 405, 412, 503]),
@@ -79,7 +79,7 @@ export async function hashesSection(base, stats, signal) {
   const counts = { draining: draining?.total ?? drains.length, waiting: waiting?.total ?? waits.length };
   return section("Hashes", ring(stats.consumers, drains, waits, counts),
     h("h3", {}, "Draining"),
-    h("p", { class: "note" }, "They moved to another consumer, which gets nothing of them until the one before has acknowledged what it holds."),
+    h("p", { class: "note" }, "These hashes moved to another consumer. It receives their messages after the previous consumer has acknowledged those that it received."),
     table("Draining hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "Keys", cell: (each) => [...(each.keys || []), ...(each.keysBase64 || [])].join(", ") || "–" },
@@ -88,22 +88,22 @@ export async function hashesSection(base, stats, signal) {
       { name: "Since", cell: (each) => (each.since ? ago(each.since) : "–") },
       { name: "Unacked", number: true, cell: (each) => number(each.unackedMessages) },
       { name: "First ones", cell: (each) => (each.messageIds || []).slice(0, 3).join(", ") || "–" },
-      { name: "Held up", number: true, title: "how often delivery met it", cell: (each) => number(each.blockedAttempts) },
-    ], drains.slice(0, MAX_LISTED), { none: "No hash drains." }),
+      { name: "Held up", number: true, title: "number of blocked deliveries", cell: (each) => number(each.blockedAttempts) },
+    ], drains.slice(0, MAX_LISTED), { none: "No draining hashes." }),
     counts.draining > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.draining)}.`),
     h("h3", {}, `Waiting: ${number(counts.waiting)}`),
-    waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes of which something that was read waits for a consumer"), table("Waiting hashes", [
+    waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes with messages that were read and wait for a consumer"), table("Waiting hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "For", cell: (each) => who(each.consumer) },
       { name: "Why", cell: (each) => each.reason || "–" },
       { name: "Because of", cell: (each) => (each.because ? who(each.because) : "–") },
       { name: "Entries", number: true, cell: (each) => number(each.entries) },
       { name: "Since", cell: (each) => (each.since ? ago(typeof each.since === "string" ? Date.parse(each.since) : each.since) : "–") },
-      { name: "Set aside from", cell: (each) => each.setAsideFrom || "–" },
+      { name: "Parked from", cell: (each) => each.setAsideFrom || "–" },
     ], waits.slice(0, MAX_LISTED)), counts.waiting > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.waiting)}.`)));
 }
 
-/** A form that says where a key goes and why it waits. */
+/** A form that shows the consumer and state of a key. */
 export function keyForm(base, rights, signal) {
   const key = h("input", { name: "key", autocomplete: "off" });
   const encoded = h("input", { type: "checkbox" });
@@ -125,7 +125,7 @@ export function keyForm(base, rights, signal) {
       if (error.name !== "AbortError") replace(outcome, trouble(error));
     }
   }
-  return section("Where a key goes", h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); look(); } },
-    field("Key", key), h("label", { class: "check" }, encoded, " in Base64"), h("button", { type: "submit" }, "Look it up")), outcome);
+  return section("Consumer of a key", h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); look(); } },
+    field("Key", key), h("label", { class: "check" }, encoded, " in Base64"), h("button", { type: "submit" }, "Look up")), outcome);
 }
 

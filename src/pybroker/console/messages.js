@@ -1,5 +1,5 @@
-// A look at messages: those of a topic from its beginning or its end, those that a subscription has not acknowledged, or one by its id.
-// Looking moves no cursor. Each entry is asked for by itself, so that no page costs the broker more than one at a time.
+// The page of messages: of a topic from its beginning or end, unacknowledged ones of a subscription, or one by its id. Reading them
+// moves no cursor. Each entry is a separate request, so that a page needs the broker's memory for one at a time.
 
 import { ApiError, accepted, getOrNull, query, subscriptionPath, topicParts, topicPath } from "/console/api.js";
 import { decodeKeyValue, decodePayload, messagesOfBatch } from "/console/decode.js";
@@ -24,7 +24,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
   const more = h("button", { type: "button", hidden: true }, "More");
   const why = h("p", { class: "note", role: "status" });
   main.append(crumbs(topic), h("h1", { class: "long" }, "Messages of ", topicParts(topic).name),
-    h("p", {}, "Looking changes nothing: no cursor moves, and nobody is delivered anything because of it."),
+    h("p", {}, "This only reads: no cursor moves, and no message is delivered."),
     h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); start(); } },
       field("Begin with", from), field("or one by its id", id), h("button", { type: "submit" }, "Show")),
     h("section", { "aria-label": "Messages" }, found, why, more));
@@ -44,9 +44,9 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
     return `${topicPath(topic)}/examinemessage${query({ initialPosition: from.value, messagePosition: place + moved + 1 })}`;
   }
 
-  /** For one subscription: what became of this message there. */
+  /** With a subscription: explain the message. */
   const explained = (entry) => (from.value.startsWith("s:")
-    ? lookButton("What became of it", `${subscriptionPath(topic, from.value.slice(2))}/explain${query({ messageId: entry.id })}`, rights) : null);
+    ? lookButton("Explain this message", `${subscriptionPath(topic, from.value.slice(2))}/explain${query({ messageId: entry.id })}`, rights) : null);
 
   function start() {
     place = moved = 0;
@@ -60,18 +60,18 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
     more.hidden = true;
     replace(why, "At work …");
     const end = place + AT_ONCE;
-    const mine = turn;  // Whoever asks for others meanwhile gets those alone.
+    const mine = turn;  // A later request replaces this one.
     try {
       while (place < end) {
         const where = path();
         const entry = where && await look(where, signal);
         if (signal.aborted || mine !== turn) return;
         if (entry && seen.has(entry.id) && !id.value && from.value === "latest" && moved < MAX_MOVED) {
-          moved += 1;  // One more was published meanwhile: all places counted from the end are others now.
+          moved += 1;  // A message was published meanwhile, which shifts positions from the end.
           continue;
         }
-        // Behind the last one `examinemessage` answers with the last one again.
-        if (!entry || seen.has(entry.id)) { replace(why, place ? "There are no more." : "There is no message."); return; }
+        // After the last one, `examinemessage` returns it again.
+        if (!entry || seen.has(entry.id)) { replace(why, place ? "There are no more messages." : "There are no messages."); return; }
         seen.add(entry.id);
         place += 1;
         const view = await entryView(entry, schemas, explained(entry));
@@ -83,14 +83,14 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
       more.hidden = false;
     } catch (error) {
       if (error.name === "AbortError" || mine !== turn) return;
-      if (error instanceof ApiError && [404, 412].includes(error.status)) { replace(why, place ? "There are no more." : error.reason); return; }
+      if (error instanceof ApiError && [404, 412].includes(error.status)) { replace(why, place ? "There are no more messages." : error.reason); return; }
       replace(why, trouble(error));
     }
   }
   await start();
 }
 
-/** An entry as REST shows it: its id, its headers by their own names, its payload. */
+/** Return an entry from REST: id, headers without prefix, payload. */
 async function look(path, signal) {
   const response = await accepted("GET", path, { signal });
   const head = {};
@@ -98,7 +98,7 @@ async function look(path, signal) {
   return { id: head["message-id"], head, payload: new Uint8Array(await response.arrayBuffer()) };
 }
 
-/** Asks for each version of the topic's schemas once; null where there is none. */
+/** Fetch each version of the topic's schema once; null if it does not exist. */
 function schemasOf(topic, signal) {
   const { tenant, namespace, name } = topicParts(topic);
   const base = `/admin/v2/schemas/${[tenant, namespace, name].map(encodeURIComponent).join("/")}/schema`;
@@ -111,7 +111,7 @@ function schemasOf(topic, signal) {
   };
 }
 
-/** A version is eight bytes, in Base64; without one it was sent without a schema, and the newest is tried. */
+/** Decode a schema version of eight bytes in Base64. Without a version, the newest schema is tried. */
 function versionOf(head) {
   const text = head["base64-schema-version"];
   if (!text) return null;
@@ -132,12 +132,12 @@ async function entryView(entry, schemas, more) {
     head["txn-uncommitted"] === "true" && badge("not committed", "warn"), head["txn-aborted"] === "true" && badge("aborted", "bad"),
     head["is-encrypted"] === "true" && badge("encrypted", "dim"));
   const rest = Object.entries(head).filter(([name]) => name !== "message-id");
-  const all = h("details", {}, h("summary", {}, "All that is known of it"), facts(rest.map(([name, value]) => [name, value])));
+  const all = h("details", {}, h("summary", {}, "All metadata"), facts(rest.map(([name, value]) => [name, value])));
   return h("article", { class: "message", "aria-label": `Entry ${entry.id}` }, about, messageViews(entry, count, schema), more, all);
 }
 
 function messageViews({ head, payload }, count, schema) {
-  if (head["is-encrypted"] === "true") return h("p", { class: "note" }, "It is encrypted: only who has the key can read it.");
+  if (head["is-encrypted"] === "true") return h("p", { class: "note" }, "The message is encrypted. Only clients with the key can read it.");
   if (head["num-chunks-from-msg"]) return valueView(decodePayload(payload, null));
   if (!count) {
     const key = head["partition-key"] === undefined ? null : { text: head["partition-key"], isBase64: head["partition-key-b64-encoded"] === "true" };
@@ -159,7 +159,7 @@ function oneView(payload, schema, key, pairs, isNull) {
   const shown = [];
   if (key) shown.push(h("p", {}, h("span", { class: "note" }, key.isBase64 ? "key (Base64) " : "key "), h("code", {}, key.text)));
   if (pairs.length) shown.push(h("p", {}, h("span", { class: "note" }, "properties "), pairs.map(([name, value]) => h("code", { class: "property" }, `${name}=${value} `))));
-  if (isNull) return [...shown, h("p", { class: "note" }, "It has no value.")];
+  if (isNull) return [...shown, h("p", { class: "note" }, "The message has no value.")];
   if (schema && schema.type === "KEY_VALUE") {
     const raw = key ? keyBytes(key) : null;
     const [first, second] = decodeKeyValue(payload, schema, raw);
@@ -175,6 +175,6 @@ function keyBytes({ text, isBase64 }) {
 function valueView({ text, how, problem }, what) {
   const cut = text.length > MAX_CHARACTERS ? `${text.slice(0, MAX_CHARACTERS)}\n… ${number(text.length - MAX_CHARACTERS)} characters more` : text;
   return h("div", {}, h("p", { class: "note" }, what ? `${what}, as ${how}` : `as ${how}`), problem && h("p", { class: "notice" }, problem),
-    text ? h("pre", { class: how === "bytes" ? "code bytes" : "code", tabindex: 0 }, cut) : h("p", { class: "note" }, "It is empty."));
+    text ? h("pre", { class: how === "bytes" ? "code bytes" : "code", tabindex: 0 }, cut) : h("p", { class: "note" }, "The value is empty."));
 }
 

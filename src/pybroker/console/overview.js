@@ -1,4 +1,4 @@
-// All topics: search, order, pages. The list comes from the broker page by page; what it costs there is shared by all who look.
+// The page of all topics: search, order, pages. The broker shares the table among all viewers.
 
 import { get, pause, query, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
@@ -7,7 +7,7 @@ import { badge, bytes, facts, field, h, number, plural, renew, replace, say, sec
 const ROWS = 50;
 const WORST = 10;
 const REFRESH_MS = 4000;
-// A table that is older than two seconds is made anew, and rates are known from one table to the next.
+// The broker rebuilds its table after two seconds. Rates are computed from two tables.
 const FIRST_RATES_MS = 2100;
 const COLUMNS = [
   { name: "Topic", sort: "name", cell: (row) => topicLink(row.name) },
@@ -15,7 +15,7 @@ const COLUMNS = [
   { name: "In /s", sort: "messagesIn", number: true, cell: (row) => figure(row, "messagesIn") },
   { name: "Out /s", sort: "messagesOut", number: true, cell: (row) => figure(row, "messagesOut") },
   { name: "Backlog", sort: "backlog", number: true, title: "entries of the slowest subscription", cell: (row) => figure(row, "backlog") },
-  { name: "Unacked", sort: "unacked", number: true, title: "messages that consumers hold", cell: (row) => figure(row, "unacked") },
+  { name: "Unacked", sort: "unacked", number: true, title: "delivered messages that are not acknowledged", cell: (row) => figure(row, "unacked") },
   { name: "Stored", sort: "storageBytes", number: true, cell: (row) => (row.loaded ? bytes(row.storageBytes) : "–") },
   { name: "Producers", sort: "producers", number: true, cell: (row) => figure(row, "producers") },
   { name: "Consumers", sort: "consumers", number: true, cell: (row) => figure(row, "consumers") },
@@ -34,7 +34,7 @@ function state(row) {
   return row.subscriptions ? badge(plural(row.subscriptions, "subscription"), "good") : badge("no subscription", "dim");
 }
 
-/** A topic's name: what is common to all small, its own large. */
+/** A link to a topic: its local name, then its namespace in small letters. */
 export function topicLink(name) {
   const cut = name.lastIndexOf("/") + 1;
   return h("a", { href: `#/topic/${encodeURIComponent(name)}`, class: "name" },
@@ -65,13 +65,13 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
   const stuck = h("div", {});
   main.append(stuck, form, found);
 
-  /** A full name leads to its topic, even to one that cannot be listed. */
+  /** Open the topic of a full name, even if it is not in the list. */
   function open(text) {
     if (/^(non-)?persistent:\/\/[^/]+\/[^/]+\/.+/.test(text)) location.hash = `#/topic/${encodeURIComponent(text)}`;
   }
   function change(changes) {
     Object.assign(wanted, { offset: 0 }, changes);
-    // The address can be kept and sent to somebody; this page stays as it is.
+    // The address reproduces this view.
     history.replaceState(null, "", `${location.pathname}#/${query({ ...wanted, offset: wanted.offset || "" })}`);
     return refresh();
   }
@@ -90,7 +90,7 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
       const worst = answer.sums.standing || answer.sums.blocked || wanted.search ? await get(`/admin/v3/explain${query({ limit: WORST })}`, signal) : null;
       if (mine !== turn || signal.aborted) return;
       renew(stuck, worst && worst.matching > 0 && stuckSection(worst));
-      if (wanted.offset && wanted.offset >= answer.matching) {  // There were more when this page was turned to.
+      if (wanted.offset && wanted.offset >= answer.matching) {  // Topics were deleted since the page was selected.
         change({ offset: Math.max(0, Math.ceil(answer.matching / ROWS) - 1) * ROWS });
       } else draw(answer);
     } catch (error) {
@@ -103,14 +103,14 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
     replace(totals, facts([
       ["Topics", number(answer.all)],
       ["Messages in", `${number(sums.messagesIn)} /s`], ["Messages out", `${number(sums.messagesOut)} /s`],
-      ["Backlog", number(sums.backlog), "entries, of each topic those of its slowest subscription"],
+      ["Backlog", number(sums.backlog), "entries of the slowest subscription of each topic"],
       ["Unacknowledged", number(sums.unacked)], ["Stored", bytes(sums.storageBytes)],
-      ["Stuck subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "something in them waits that could be delivered"],
-      ["Blocked topics", sums.blocked ? badge(number(sums.blocked), "bad") : "none", "all their producers, or their readers, cannot go on"],
+      ["Stuck subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "messages that could be delivered are waiting"],
+      ["Blocked topics", sums.blocked ? badge(number(sums.blocked), "bad") : "none", "all producers or readers of the topic are blocked"],
     ]));
     const end = Math.min(wanted.offset + ROWS, answer.matching);
     renew(found,
-      answer.isCut && h("p", { class: "notice" }, "There are more topics than consoleMaxTopics: some are missing here. A full name in the search leads to any."),
+      answer.isCut && h("p", { class: "notice" }, "There are more topics than consoleMaxTopics, so some are missing here. Search for a full name to find any topic."),
       table("Topics", COLUMNS, answer.topics, {
         sort: { by: wanted.sort, descending: wanted.order === "desc" },
         onsort: (by) => change({ sort: by, order: wanted.sort === by ? (wanted.order === "desc" ? "" : "desc") : (by === "name" ? "" : "desc") }),
@@ -130,7 +130,7 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
 
 /** Lists the stuck topics of this broker, worst first. Each line links to the page with the reasons and remedies. */
 function stuckSection(worst) {
-  return section("What is stuck", h("ol", { class: "findings" }, worst.topics.map((each) => h("li", { class: "waits", "data-keep": each.topic },
+  return section("Stuck topics", h("ol", { class: "findings" }, worst.topics.map((each) => h("li", { class: "waits", "data-keep": each.topic },
     h("p", { class: "sentence" }, badge("stuck", "bad"), " ", h("a", { href: `#/topic/${encodeURIComponent(each.topic)}` }, each.topic),
       each.subscription === null ? null : [" / ", h("a", { href: `#/subscription/${encodeURIComponent(each.topic)}/${encodeURIComponent(each.subscription)}` }, each.subscription)],
       ": ", each.finding.sentence),
@@ -138,7 +138,7 @@ function stuckSection(worst) {
   worst.matching > worst.topics.length && h("p", { class: "note" }, `and ${plural(worst.matching - worst.topics.length, "more topic")}: order the list below by State`));
 }
 
-/** Again from time to time, while somebody sees it; for the first time after `first`. */
+/** Repeat while the page is visible, first after `first` ms. */
 export async function keepFresh(refresh, signal, milliseconds = REFRESH_MS, first = milliseconds) {
   for (let next = first; !signal.aborted; next = milliseconds) {
     await pause(next, signal);

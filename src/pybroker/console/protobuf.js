@@ -1,5 +1,5 @@
-// Protobuf's binary form by a descriptor, as far as a look at a message needs it. Bytes and descriptors may be anybody's: the values
-// that one message may make are bounded, so is how deep it goes, and what no descriptor tells is shown by its number.
+// Decoder of Protobuf's binary encoding by a descriptor, to display messages. Bytes and descriptors are untrusted, so the number of
+// values per message and the nesting depth are limited. Fields that the descriptor does not have are shown by number.
 
 import { Binary, counter, utf8, zigzag } from "/console/binary.js";
 
@@ -10,7 +10,7 @@ const KEPT_SCHEMAS = 8;
 const VARINT = 0, FIXED64 = 1, PIECE = 2, GROUP = 3, GROUP_END = 4, FIXED32 = 5;
 const GROUP_TYPE = 10, MESSAGE = 11, ENUM = 14, REPEATED = 3;
 
-/** The fields of a message in their order: `field(number, value, kind)`; varints as BigInt, all else as bytes. Throws Error. */
+/** Yield a message's fields in order: `field(number, value, kind)`, with varints as BigInt, others as bytes. Throws Error. */
 export function fields(bytes, field, count = () => {}) {
   const wire = new Binary(bytes);
   const value = (kind, depth) => {
@@ -18,7 +18,7 @@ export function fields(bytes, field, count = () => {}) {
     if (kind === FIXED64) return wire.take(8);
     if (kind === PIECE) return wire.take(Number(wire.varint()));
     if (kind === FIXED32) return wire.take(4);
-    if (kind !== GROUP || depth > MAX_DEPTH) throw new Error("a field is of no kind that there is");
+    if (kind !== GROUP || depth > MAX_DEPTH) throw new Error("a field has an unknown wire type");
     const start = wire.at;
     for (;;) {
       count();
@@ -38,7 +38,7 @@ export function fields(bytes, field, count = () => {}) {
 
 const known = new Map();
 
-/** The value that `bytes` hold by a PROTOBUF_NATIVE schema (its text), as what `JSON.stringify` can write but for BigInts and bytes. */
+/** Decode `bytes` by a PROTOBUF_NATIVE schema (its text) to JSON values, BigInts and bytes. */
 export function decodeProtobuf(text, bytes) {
   let schema = known.get(text);
   if (!schema) {
@@ -49,7 +49,7 @@ export function decodeProtobuf(text, bytes) {
   return read(schema.types, schema.root, bytes, counter(MAX_VALUES, "it"), 0);
 }
 
-/** Messages and enums by their full names, of all files; what is in a message is read when it is met. */
+/** Messages and enums of all files by full name. Nested types are added when they are needed. */
 function parsed(text) {
   const { fileDescriptorSet, rootMessageTypeName } = JSON.parse(text);
   const count = counter(MAX_DESCRIPTOR_FIELDS, "the schema");
@@ -117,7 +117,7 @@ function messageType(types, name) {
 
 function read(types, name, bytes, count, depth) {
   if (depth > MAX_DEPTH) throw new Error("it is nested too deeply");
-  count();  // also what is made without having been sent
+  count();  // also defaults, which use memory although not sent
   const type = messageType(types, name);
   const found = new Map();
   const push = (title, value) => { if (!found.has(title)) found.set(title, []); found.get(title).push(value); };
@@ -141,7 +141,7 @@ function read(types, name, bytes, count, depth) {
   return name in SHORT ? SHORT[name](value) : value;
 }
 
-/** How a type is written: what does not come so is another version's field, and shown by its number. */
+/** Return the wire type of a field type. A field with another wire type is shown by its number. */
 const KINDS = { 1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: PIECE, 10: GROUP, 11: PIECE, 12: PIECE, 15: FIXED32, 16: FIXED64,
   3: VARINT, 4: VARINT, 5: VARINT, 8: VARINT, 13: VARINT, 14: VARINT, 17: VARINT, 18: VARINT };
 
@@ -154,7 +154,7 @@ function isMap(types, field) {
   return field.type === MESSAGE && types.get(field.typeName)?.isMap === true;
 }
 
-/** The numbers of a packed field, each as it would have come by itself. */
+/** Decode a packed field to its numbers. */
 function unpacked(field, bytes, count) {
   const wire = new Binary(bytes);
   const kind = KINDS[field.type];
@@ -185,7 +185,7 @@ const READERS = {
   17: (value) => Number(BigInt.asIntN(32, zigzag(BigInt.asUintN(32, value)))), 18: (value) => zigzag(BigInt.asUintN(64, value)),
 };
 
-/** What a key or a value of a map is that does not come. */
+/** Return the default of a missing key or value of a map. */
 function empty(types, field, count, depth) {
   if (field.type === MESSAGE) return read(types, field.typeName, new Uint8Array(), count, depth + 1);
   if (field.type === 9) return "";

@@ -1,4 +1,4 @@
-// One subscription: why it waits, who consumes, who has which hashes, and which messages are held, delayed or left behind.
+// The page of a subscription: findings, consumers, hashes, and unacknowledged, delayed and skipped messages.
 
 import { ApiError, get, getOrNull, query, subscriptionPath, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
@@ -42,7 +42,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
         listed = null;
         return;
       }
-      renew(why, section("Why it waits", explained ? findingsList(explained, rights, again) : onlyForConsumers()));
+      renew(why, section("Findings", explained ? findingsList(explained, rights, again) : onlyForConsumers()));
       renew(figures, content(topic, name, own, holes, rights, again));
       renew(hashes, own.type === "Key_Shared" && await hashesSection(base, own, signal));
       if (!listed) {
@@ -68,15 +68,15 @@ function content(topic, name, own, holes, rights, again) {
       ["Backlog", `${number(own.msgBacklog)} entries, ${bytes(own.backlogSize)}`],
       ["Unacknowledged", own.blockedSubscriptionOnUnackedMsgs ? badge(`${number(own.unackedMessages)}, blocked`, "bad") : number(own.unackedMessages)],
       own.msgDelayed ? ["Delayed", number(own.msgDelayed)] : null,
-      own.entriesToRedeliver ? ["To be sent again", number(own.entriesToRedeliver), "a consumer had them before"] : null,
-      readAhead > 0 ? ["Read ahead", number(readAhead), "never sent; they wait for their consumer"] : null,
+      own.entriesToRedeliver ? ["To be redelivered", number(own.entriesToRedeliver), "a consumer has received them before"] : null,
+      readAhead > 0 ? ["Read ahead", number(readAhead), "not delivered; they wait for their consumer"] : null,
       own.activeConsumerName && ["Active consumer", own.activeConsumerName],
       ["Last acknowledgement", ago(own.lastAckedTimestamp)], ["Last delivery", ago(own.lastConsumedTimestamp)],
-      own.pendingAckTransactionCount ? ["Held by transactions", h("a", { href: "#/transactions" }, number(own.pendingAckTransactionCount))] : null,
+      own.pendingAckTransactionCount ? ["In open transactions", h("a", { href: "#/transactions" }, number(own.pendingAckTransactionCount))] : null,
     ]),
     section("Consumers", table("Consumers", [
       { name: "Consumer", cell: (each) => each.consumerName },
-      { name: "Permits", number: true, title: "messages that it has room for", cell: (each) => (each.availablePermits > 0 ? number(each.availablePermits) : badge(number(each.availablePermits), "warn")) },
+      { name: "Permits", number: true, title: "messages that it can receive", cell: (each) => (each.availablePermits > 0 ? number(each.availablePermits) : badge(number(each.availablePermits), "warn")) },
       { name: "Unacked", number: true, cell: (each) => (each.blockedConsumerOnUnackedMsgs ? badge(`${number(each.unackedMessages)}, blocked`, "bad") : number(each.unackedMessages)) },
       { name: "Out /s", number: true, title: "of the last window of statistics", cell: (each) => number(each.msgRateOut) },
       { name: "Last ack", cell: (each) => ago(each.lastAckedTimestamp) },
@@ -86,14 +86,14 @@ function content(topic, name, own, holes, rights, again) {
       { name: "Connected", cell: (each) => time(Date.parse(each.connectedSince)) },
       { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights, `Consumer ${each.consumerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${base}/consumer/${encodeURIComponent(each.consumerName)}/disconnect`,
-        why: own.consumers.length > 1 ? "What it has not acknowledged is delivered to other consumers, and its client subscribes again."
-          : "Its client subscribes again and receives what it has not acknowledged once more.",
+        why: own.consumers.length > 1 ? "Its unacknowledged messages are redelivered to other consumers. Its client reconnects."
+          : "Its client reconnects and receives its unacknowledged messages again.",
       }, rights, again)] },
     ], own.consumers, { none: "No consumer is connected." })),
     holes && holesSection(topic, holes),
     h("div", { class: "actions" },
-      h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Look at its messages"),
-      actionButton({ text: "Skip all", severity: "irreversible", method: "POST", path: `${base}/skip_all`, why: "Everything that is there now counts as acknowledged, for good." }, rights, again),
-      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is gone for good, and with it what only it kept." }, rights, again)),
+      h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Show messages"),
+      actionButton({ text: "Skip all", severity: "irreversible", method: "POST", path: `${base}/skip_all`, why: "All current messages of the subscription count as acknowledged. This cannot be undone." }, rights, again),
+      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is deleted, with the messages that only it retained. This cannot be undone." }, rights, again)),
   ];
 }

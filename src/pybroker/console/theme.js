@@ -1,3 +1,3 @@
-// Before anything is drawn: the colours that somebody has chosen here. What is done when they are switched, app.js does.
+// Apply the selected colours before the page is drawn. app.js switches them.
 const chosenTheme = localStorage.getItem("pybroker.theme");
 if (chosenTheme) document.documentElement.dataset.theme = chosenTheme;

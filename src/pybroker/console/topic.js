@@ -1,4 +1,4 @@
-// One topic: what happens on it, who publishes and who reads, what is stored, and why something waits.
+// The page of a topic: figures, producers, subscriptions, ledgers, and findings.
 
 import { get, getOrNull, query, topicParts, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
@@ -7,7 +7,7 @@ import { ago, badge, bytes, facts, h, number, plural, renew, replace, section, t
 import { keepFresh, topicLink } from "/console/overview.js";
 
 const MAX_LEDGERS = 100;
-const NO_SUBSCRIPTION = "No subscription: nothing keeps messages but retention.";
+const NO_SUBSCRIPTION = "No subscriptions. Messages are retained only by the retention policy.";
 const SUBSCRIPTION_COLUMNS = [
   { name: "Type", cell: (each) => (each.type === "None" ? "none yet" : each.type) },
   { name: "Backlog", number: true, cell: (each) => number(each.msgBacklog) },
@@ -44,14 +44,14 @@ export async function topicPage(main, { names: [topic], signal }) {
     }
   }
   await refresh();
-  // Asking for statistics loads a topic: one that was unloaded while this page is open stays so until somebody wants to see it.
+  // A request for statistics loads the topic, so do not repeat it for a topic that was unloaded meanwhile.
   keepFresh(() => (charts.isUnloaded ? null : refresh()), signal, 5000);
   return undefined;
 }
 
 export function crumbs(topic, subscription) {
   const { domain, tenant, namespace } = topicParts(topic);
-  return h("nav", { class: "crumbs", "aria-label": "Where this is" },
+  return h("nav", { class: "crumbs", "aria-label": "Location" },
     h("a", { href: `#/?search=${encodeURIComponent(`${tenant}/${namespace}/`)}` }, `${domain}://${tenant}/${namespace}`),
     subscription === undefined ? null : [" / ", h("a", { href: `#/topic/${encodeURIComponent(topic)}` }, topicParts(topic).name)]);
 }
@@ -60,13 +60,13 @@ function content(topic, stats, internal, explained, rights, refresh) {
   const waiting = new Set(((explained && explained.subscriptions) || []).filter((each) => each.waiting).map((each) => each.subscription));
   const subscriptions = Object.entries(stats.subscriptions).map(([name, each]) => ({ ...each, name, isWaiting: waiting.has(name) }));
   return [
-    section("What waits, and why", explained ? explanation(topic, explained, rights, refresh) : onlyForConsumers()),
+    section("Findings", explained ? explanation(topic, explained, rights, refresh) : onlyForConsumers()),
     facts([
       ["Stored", bytes(stats.storageSize)],
       ["Published since it was loaded", `${number(stats.msgInCounter)} messages`],
       ["Last published", ago(stats.lastPublishTimeStamp)],
       stats.msgInCounter ? ["Average size", bytes(stats.bytesInCounter / stats.msgInCounter)] : null,
-      stats.waitingPublishers ? ["Producers in line", number(stats.waitingPublishers)] : null,
+      stats.waitingPublishers ? ["Waiting producers", number(stats.waitingPublishers)] : null,
       stats.deduplicationStatus && ["Deduplication", stats.deduplicationStatus],
       stats.openTransactions && ["Open transactions", h("a", { href: "#/transactions" }, number(stats.openTransactions.length))],
     ]),
@@ -84,18 +84,18 @@ function content(topic, stats, internal, explained, rights, refresh) {
       { name: "Connected", cell: (each) => time(Date.parse(each.connectedSince)) },
       { name: "", cell: (each) => [lookButton("Explain", `${topicPath(topic)}/explain${query({ producer: each.producerName })}`, rights, `Producer ${each.producerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${topicPath(topic)}/producer/${encodeURIComponent(each.producerName)}/disconnect`,
-        why: "Its connection is told to look the topic up again; clients usually come back by themselves.",
+        why: "The broker closes the producer. Its client usually reconnects.",
       }, rights, refresh)] },
     ], stats.publishers, { none: "Nobody publishes." })),
     internal && topicParts(topic).domain === "persistent" && storage(internal),
     h("div", { class: "actions" },
-      stats.storageSize > 0 && h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}` }, "Look at messages"),
+      stats.storageSize > 0 && h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}` }, "Show messages"),
       actionButton({ text: "Unload", method: "PUT", path: `${topicPath(topic)}/unload`,
-        why: "The topic is closed with everything written. Clients come back by themselves, and get what is not acknowledged again." }, rights, refresh)),
+        why: "The topic is closed after all data is written. Clients reconnect and receive unacknowledged messages again." }, rights, refresh)),
   ];
 }
 
-/** What is about the topic, and the first finding of each subscription that has one. */
+/** Findings of the topic, and the first finding of each subscription. */
 function explanation(topic, explained, rights, refresh) {
   const found = (explained.subscriptions || []).filter((each) => each.findings.length);
   return [
@@ -109,7 +109,7 @@ function explanation(topic, explained, rights, refresh) {
 }
 
 export function onlyForConsumers() {
-  return h("p", { class: "note" }, "You need the right to consume from this topic to see why messages wait.");
+  return h("p", { class: "note" }, "You need permission to consume from this topic to see why messages wait.");
 }
 
 export function subscriptionLink(topic, name) {
@@ -162,7 +162,7 @@ async function partitionedPage(main, topic, count, signal) {
           { name: "Stored", number: true, cell: ([, each]) => bytes(each.storageSize) },
           { name: "Largest backlog", number: true, cell: ([, each]) => number(Math.max(0, ...Object.values(each.subscriptions).map((one) => one.msgBacklog))) },
         ], Object.entries(stats.partitions))),
-        section("Subscriptions", h("p", { class: "note" }, "Of all partitions together; why one waits, its partitions say."), table("Subscriptions", [
+        section("Subscriptions", h("p", { class: "note" }, "Sums over all partitions. Open a partition to see its findings."), table("Subscriptions", [
           { name: "Subscription", cell: ([name]) => name },
           ...SUBSCRIPTION_COLUMNS.map((column) => ({ ...column, cell: ([, each]) => column.cell(each) })),
         ], Object.entries(stats.subscriptions), { none: NO_SUBSCRIPTION })));

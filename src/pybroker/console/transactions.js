@@ -1,4 +1,4 @@
-// Transactions: their coordinators, those that are open, what takes part, and whom an end waits for.
+// The page of transactions: coordinators, open transactions, participants, and participants that have not confirmed an end.
 
 import { get, getOrNull } from "/console/api.js";
 import { onlyForSuperUsers } from "/console/broker.js";
@@ -17,13 +17,13 @@ export async function transactionsPage(main, { signal, rights, query }) {
     .map(([value, text]) => h("option", { value, selected: value === (query.get("age") || "0") }, text)));
   const found = h("div", {});
   main.append(
-    h("p", {}, "An open transaction holds back what stands behind its first message, and holds what it acknowledges until it has ended."),
+    h("p", {}, "Readers of a topic stop before the first message of an open transaction. Its acknowledgements take effect when it is committed."),
     h("label", { class: "field short" }, h("span", {}, "Open for at least"), least), found);
   async function refresh() {
     try {
       const coordinators = await getOrNull(`${BASE}/coordinatorStats`, signal, [503]);
       if (coordinators === null) {
-        replace(found, h("p", { class: "notice" }, "This broker has no transactions (transactionCoordinatorEnabled=false)."));
+        replace(found, h("p", { class: "notice" }, "Transactions are disabled (transactionCoordinatorEnabled=false)."));
         return;
       }
       const slow = await get(`${BASE}/slowTransactions/${least.value}`, signal);
@@ -48,7 +48,7 @@ function content(coordinators, open, rights, refresh) {
       { name: "Takes part", cell: takesPart },
       { name: "", cell: (each) => each.status === "OPEN" && actionButton({
         text: "Abort", severity: "irreversible", method: "POST", path: `${BASE}/abortTransaction/${ids(each.txnId).join("/")}`,
-        why: "What it published is never delivered, and what it acknowledged is delivered again.",
+        why: "The messages of the transaction are never delivered. The messages that it acknowledged are delivered again.",
       }, rights, refresh) },
     ], open, { none: "No transaction is open." })),
     section("Coordinators", table("Coordinators", [
@@ -57,11 +57,11 @@ function content(coordinators, open, rights, refresh) {
       { name: "Open", number: true, cell: ([, each]) => number(each.ongoingTxnSize) },
       { name: "Highest id", number: true, cell: ([, each]) => number(each.leastSigBits) },
       { name: "Low-water mark", number: true, cell: ([, each]) => number(each.lowWaterMark) },
-    ], Object.entries(coordinators || {}), { none: "None was asked for anything yet." })),
+    ], Object.entries(coordinators || {}), { none: "No coordinator has been used yet." })),
   ];
 }
 
-/** `(most,least)` as two numbers. */
+/** Parse `(most,least)` to two numbers. */
 function ids(text) {
   return text.match(/-?\d+/g) || [];
 }

@@ -1,4 +1,4 @@
-// Messages of a subscription one by one: those that consumers hold, those that are delayed, and holes among what is acknowledged.
+// Lists of a subscription: unacknowledged messages, delayed messages, and gaps in acknowledgements.
 
 import { getOrNull, query } from "/console/api.js";
 import { actionButton } from "/console/findings.js";
@@ -7,7 +7,7 @@ import { bytes, duration, facts, field, h, number, plural, renew, replace, secti
 const LIMIT = 20;
 const TEN_MINUTES_MS = 600000;
 
-/** The call for one message, by its id as text. */
+/** Return the path of a call for one message id. */
 export function messagePath(base, id, what) {
   const [ledger, entry, batch] = id.split(":");
   return `${base}/message/${ledger}/${entry}${what}${batch === undefined ? "" : query({ batchIndex: batch })}`;
@@ -23,7 +23,7 @@ function keyText(each) {
   return each.keyBase64 === undefined ? "–" : h("code", {}, each.keyBase64);
 }
 
-/** A list that is asked for page by page; `rows(answer)` makes its table. */
+/** A paged list; `rows(answer)` creates its table. */
 function paged(path, filters, rows, absent, signal) {
   const found = h("div", { "aria-live": "polite" });
   const before = [];
@@ -33,7 +33,7 @@ function paged(path, filters, rows, absent, signal) {
     const mine = turn += 1;
     try {
       const answer = await getOrNull(`${path}${query({ ...filters(), limit: LIMIT, after })}`, signal, [404, 405, 412]);
-      if (signal.aborted || mine !== turn) return;  // what was asked for last is shown
+      if (signal.aborted || mine !== turn) return;  // a later request replaces this one
       if (!answer) { replace(found, h("p", { class: "note" }, absent)); return; }
       renew(found, rows(answer), h("nav", { class: "turn", "aria-label": "Pages" },
         h("button", { type: "button", disabled: !before.length, onclick: () => { after = before.pop(); load(); } }, "Back"),
@@ -46,7 +46,7 @@ function paged(path, filters, rows, absent, signal) {
   return { found, load, again() { before.length = 0; after = undefined; return load(); } };
 }
 
-/** The section, `load` that shows it anew, and `offer` that says which consumers there are to choose from. */
+/** Return the section, `load` to refresh it, and `offer` to set the selectable consumers. */
 export function unackedSection(topic, base, rights, signal) {
   const consumer = h("select", { name: "consumer" });
   const key = h("input", { name: "key", autocomplete: "off" });
@@ -62,13 +62,13 @@ export function unackedSection(topic, base, rights, signal) {
       { name: "Hash", number: true, cell: (each) => (each.hash === null || each.hash === undefined ? "–" : String(each.hash)) },
       { name: "Held by", cell: (each) => each.consumer || "nobody" },
       { name: "For", number: true, cell: (each) => duration(each.ageMs ?? undefined) },
-      { name: "Sent", number: true, title: "how often it was delivered", cell: (each) => number(each.deliveryCount) },
+      { name: "Sent", number: true, title: "number of deliveries", cell: (each) => number(each.deliveryCount) },
       { name: "Size", number: true, cell: (each) => bytes(each.size ?? undefined) },
       { name: "Published", cell: (each) => time(each.publishTime) },
       ...(properties.checked ? [{ name: "Properties", cell: (each) => Object.entries(each.properties || {}).map(([name, value]) => `${name}=${value}`).join(", ") || "–" }] : []),
       { name: "", cell: (each) => messageActions(base, each, rights, list.load) },
-    ], answer.messages, { none: "No message is held by a consumer, as far as these filters see." }),
-    "This subscription has no such list now.", signal);
+    ], answer.messages, { none: "No unacknowledged messages match these filters." }),
+    "This subscription does not have this list now.", signal);
   const form = h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); list.again(); } },
     field("Consumer", consumer), field("Key", key), field("Hash", hash), field("Held for", age),
     h("label", { class: "check" }, properties, " properties"), h("button", { type: "submit" }, "Show"));
@@ -87,9 +87,9 @@ export function unackedSection(topic, base, rights, signal) {
 function messageActions(base, each, rights, done) {
   return h("span", { class: "actions" },
     actionButton({ text: "Redeliver", method: "POST", path: messagePath(base, each.messageId, "/redeliver"),
-      why: `${each.consumer || "Nobody"} holds it; it is delivered again at once.` }, rights, done),
+      why: `${each.consumer || "No consumer"} has received it; it is redelivered immediately.` }, rights, done),
     actionButton({ text: "Acknowledge", severity: "irreversible", method: "POST", path: messagePath(base, each.messageId, "/acknowledge"),
-      why: "It counts as processed: no consumer of this subscription receives it again." }, rights, done));
+      why: "The message counts as processed. No consumer of this subscription receives it again." }, rights, done));
 }
 
 export function delayedSection(topic, base, rights, signal) {
@@ -101,22 +101,22 @@ export function delayedSection(topic, base, rights, signal) {
     { name: "", cell: (each) => h("span", { class: "actions" },
       actionButton({ text: "Deliver now", method: "DELETE", path: messagePath(base, each.messageId, "/delay") }, rights, list.load),
       actionButton({ text: "Ten minutes later", method: "PUT", path: messagePath(base, each.messageId, "/delay"), body: { deliverAt: each.deliverAt + TEN_MINUTES_MS } }, rights, list.load)) },
-  ], answer.messages, { none: "No message waits for its time." }), "This subscription has no such list.", signal);
+  ], answer.messages, { none: "No delayed messages." }), "This subscription does not have this list.", signal);
   list.load();
   return section("Delayed messages", list.found);
 }
 
-/** What is acknowledged behind something that is not, and what that keeps on the disk. */
+/** Acknowledged ranges after unacknowledged messages, and the ledgers that these retain. */
 export function holesSection(topic, holes) {
   const { oldestUnacked: oldest, held, acknowledgedBehind: behind } = holes;
   return section("Holes",
     facts([
       ["Acknowledged up to", h("code", {}, holes.markDeletePosition)],
-      ["Oldest that is not", oldest ? messageLink(topic, oldest.messageId) : "none"],
+      ["Oldest unacknowledged", oldest ? messageLink(topic, oldest.messageId) : "none"],
       oldest && ["Its age", duration(oldest.ageMs ?? undefined)],
       held && ["Keeps", `${plural(held.ledgers, "ledger")}, ${bytes(held.bytes)}`],
     ]),
-    held && held.reasons && held.reasons.length > 0 && h("p", { class: "note" }, "Ledgers are kept by: ", held.reasons.map((each, index) => [index ? "; " : "",
+    held && held.reasons && held.reasons.length > 0 && h("p", { class: "note" }, "Ledgers are retained by: ", held.reasons.map((each, index) => [index ? "; " : "",
       each.kind, each.name ? [" ", h("code", {}, each.name)] : "", ` (${plural(each.ledgers, "ledger")}, ${bytes(each.bytes)})`]),
     held.moreReasons ? `; and ${number(held.moreReasons)} more` : ""),
     behind && behind.length > 0 && h("details", { "data-keep": "holes" }, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),

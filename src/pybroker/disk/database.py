@@ -1,4 +1,4 @@
-"""SQLite databases with durable commits: settings, errors, transactions, the check of pages, and the end of the log.
+"""SQLite databases with durable commits: settings, errors, transactions, page check, and SQLite's write-ahead log.
 
 Concurrency: one thread at a time for each connection.
 """
@@ -14,16 +14,16 @@ from typing import Protocol
 
 from pybroker.runtime import logs
 
-# The second one: SQLite's messages quote a damaged schema, which may not be valid UTF-8.
+# UnicodeDecodeError: SQLite's messages quote a damaged schema, which may not be valid UTF-8.
 SQLITE_FAILURES = (sqlite3.Error, UnicodeDecodeError)
-# No space in the file itself, and in the memory that SQLite's processes share.
+# No space for the file, and none for the memory that SQLite's processes share.
 _NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
-# These files may contain messages and secrets of other users.
+# The files may contain messages and secrets.
 OWNER_ONLY_FILE = 0o600
 _SETTINGS = (
     "journal_mode=WAL",
     "synchronous=FULL",
-    # Only macOS has these two: there, a plain sync leaves the data in the drive's cache.
+    # Only macOS has these two: there, a plain sync leaves data in the drive's cache.
     "fullfsync=ON",
     "checkpoint_fullfsync=ON",
 )
@@ -38,22 +38,21 @@ class LogFiles(Protocol):
 
 
 class Database(sqlite3.Connection):
-    """Connection that keeps the log at `close`, unless the log is empty.
+    """Connection that keeps a non-empty log at `close`.
 
-    SQLite would copy the readable part of the log into the file and remove the log. If a start refuses a log as
-    damaged, only that log can restore the data. An orderly close calls `empty_log` first.
+    SQLite itself would copy the readable part of the log into the file and remove the log. If a start refuses the log
+    as damaged, only that log can restore the data. A clean close calls `empty_log` first.
     """
 
     _disk: LogFiles | None = None
     _path = Path()
 
     def bind(self, disk: LogFiles, path: Path) -> None:
-        """Must be the first call on a new connection."""
+        """Attach disk and path. Must be the first call on a new connection."""
         self._disk = disk
         self._path = path
 
     def set_up(self) -> None:
-        """Apply the settings of durable commits. Close the connection on an error, and raise it."""
         try:
             for setting in _SETTINGS:
                 self.execute(f"PRAGMA {setting}")
@@ -71,7 +70,7 @@ class Database(sqlite3.Connection):
                     disk.rename(log, parked_log(log))
                     is_kept = True
             except OSError:
-                is_kept = False  # SQLite removes the log; all commits are in the file
+                is_kept = False  # SQLite removes the log; the file has all commits
         super().close()
         if disk is not None and is_kept:
             try:
@@ -81,19 +80,18 @@ class Database(sqlite3.Connection):
                     "database.log_aside",
                     file=parked_log(log).name,
                     error=str(error),
-                    note="the next start takes it back",
+                    note="the next start restores its name",
                 )
 
 
 class DatabaseSnapshot:
-    """The content of a database at one moment, while another connection of this process continues to write.
+    """The content of a database at one moment, while another connection continues to write.
 
-    Operation: a read transaction that stays open. SQLite keeps the pages of that moment in its log until `close`, so the
-    log grows meanwhile. Concurrency: any thread, one at a time.
+    Operation: a read transaction that stays open. SQLite keeps the old pages until `close`, so its log grows meanwhile.
+    Concurrency: any thread, one at a time.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the content that is committed now. Raises SQLITE_FAILURES."""
         self._connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
@@ -123,8 +121,8 @@ class DatabaseSnapshot:
 
 
 def make_private_file(path: Path) -> None:
-    """Create the file, empty, if it is missing, because others could read a file created by SQLite. Its side files get
-    its mode.
+    """Create a missing file, readable by its owner only. SQLite would create it readable for others. The log gets
+    the same mode.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
@@ -134,7 +132,7 @@ def log_of(database: Path) -> Path:
 
 
 def parked_log(log: Path) -> Path:
-    """Return the name of a log while its database is closed."""
+    """Return the name of the log while its database is closed."""
     return log.with_name(log.name + ".aside")
 
 
@@ -142,9 +140,13 @@ def lacks_space(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
 
 
+def failure_text(error: BaseException) -> str:
+    """Return the text for a database that cannot be opened. SQLite reports a full disk as an I/O error, which is misleading."""
+    return f"the disk is full ({error}): free space, and start again" if lacks_space(error) else str(error)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit the statements of the block as one transaction; roll them back if the block or the commit raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -156,7 +158,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_indexes: bool = False) -> str:
-    """Return SQLite's findings about all pages in one line, empty if there are none.
+    """Return the result of SQLite's page check in one line, empty without damage.
 
     Raises SQLITE_FAILURES if the check cannot begin.
     """
@@ -172,7 +174,7 @@ def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_i
 
 
 def empty_log(connection: sqlite3.Connection) -> str:
-    """Copy the log into the file and empty it. Return why the log is kept instead, or an empty string.
+    """Copy the log into the file and empty it. Return an empty string, or the reason why the log is kept.
 
     A log that is kept loses nothing: the next start reads it.
     """

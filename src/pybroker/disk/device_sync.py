@@ -7,13 +7,12 @@ import os
 try:
     import fcntl
 except ImportError:
-    _FULL_SYNC = None  # such as on Windows
+    _FULL_SYNC = None  # on Windows
 else:
     _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 def sync_to_device(descriptor: int) -> None:
-    """Raise OSError."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:

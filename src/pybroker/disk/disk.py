@@ -1,10 +1,10 @@
 """File system operations of the stores. No other module opens files of ledgers, the journal, checkpoints or metadata.
 
-A call that promises durability returns only when the device has the bytes, or raises. Nothing is retried here: after a
-failed sync the kernel may have dropped the bytes, so only the caller can decide. `tests/support/fault_disk.py` is a
-twin that loses, tears, refuses and delays writes.
+A call that promises durability returns only when the device has the bytes, or raises. It retries nothing: after a
+failed sync the kernel may have dropped the bytes. `tests/support/fault_disk.py` is a replacement that loses, tears,
+refuses and delays writes.
 
-Concurrency: every method may be called from any thread; one thread at a time writes to a handle.
+Concurrency: any thread; one thread at a time writes to a handle.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class DiskFile:
         self._descriptor = descriptor
 
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
-        """Write all pieces consecutively; with `durable`, to the device (one call where possible)."""
+        """Write all pieces consecutively. With `durable`, return when the device has them (one call where possible)."""
         if len(pieces) > _MAX_PIECES:
             pieces = (b"".join(pieces),)
         flags = _DURABLE_WRITE if durable and _DURABLE_WRITE is not None else 0
         total = sum(map(len, pieces))
         written = os.pwritev(self._descriptor, pieces, offset, flags)
         if written < total:
-            # A short write is no error; the rest is retried until an error occurs.
+            # A short write is no error: retry the rest until an error occurs.
             rest = memoryview(b"".join(pieces))
             while written < total:
                 written += os.pwritev(self._descriptor, (rest[written:],), offset + written, flags)
@@ -71,9 +71,9 @@ class DiskFile:
         return b"".join(parts)
 
     def read_into(self, buffer: bytearray) -> int:
-        """Fill `buffer` from the start of the file. Return the number of bytes.
+        """Fill `buffer` from the start of the file, and return the number of bytes.
 
-        For several large files: touching new memory costs more than the copy.
+        Reusing a buffer is faster: touching new memory costs more than the copy.
         """
         view = memoryview(buffer)
         done = 0
@@ -82,17 +82,15 @@ class DiskFile:
         return done
 
     def send_to(self, descriptor: int, offset: int, length: int) -> int:
-        """Send up to `length` bytes to a socket, in the kernel. Return the number sent. Raise OSError, including
+        """Send up to `length` bytes to a socket, in the kernel, and return the number sent. Raises OSError, including
         BlockingIOError.
         """
         return os.sendfile(descriptor, self._descriptor, offset, length)
 
     def sync(self) -> None:
-        """Sync all writes so far, and the size, to the device."""
         sync_to_device(self._descriptor)
 
     def allocate(self, size: int) -> None:
-        """Allocate `size` bytes, with undefined content."""
         if _ALLOCATE is not None:
             _ALLOCATE(self._descriptor, 0, size)
         else:
@@ -117,7 +115,7 @@ class DiskFile:
 
 
 class SpaceFigures(NamedTuple):
-    """Size of a file system, and space that this process may still use."""
+    """Size of a file system, and the space that this process may still use."""
 
     total_bytes: int
     free_bytes: int
@@ -127,7 +125,6 @@ class Disk:
     """The real file system."""
 
     def open_for_write(self, path: Path) -> DiskFile:
-        """A missing file is created empty."""
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
     def open_for_read(self, path: Path) -> DiskFile:
@@ -137,8 +134,8 @@ class Disk:
         """Map a file into memory. A file of another size is first truncated or zero-filled, durably."""
         with self.open_for_write(path) as file:
             if file.size() != size:
-                # Written and not only extended: the first write to a page without a block would need space, and without
-                # space the process would be killed.
+                # Zeros are written: a mapped page without a disk block could not be stored on a full disk, and the
+                # kernel would kill the process.
                 file.write_at((file.read_at(size, 0).ljust(size, b"\0"),), 0, durable=False)
                 file.truncate(size)
                 file.sync()
@@ -146,7 +143,7 @@ class Disk:
         return self.map_file(path, size)
 
     def map_file(self, path: Path, size: int) -> MappedFile:
-        """Map an existing file of that size, for `open_mapped`. Raise OSError."""
+        """Map an existing file of that size, for `open_mapped`. Raises OSError."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return MappedFile(descriptor, size)
@@ -155,11 +152,9 @@ class Disk:
             raise
 
     def open_direct(self, path: Path) -> DirectFile | None:
-        """Open for writes past the page cache (see `direct_io.py`); None if the file system does not support it."""
         return open_direct(path)
 
     def direct_writer(self) -> DirectWriter:
-        """Return a background writer for files of `open_direct`. Raise OSError if this system has no such IO."""
         return DirectWriter()
 
     def space(self, directory: Path) -> SpaceFigures | None:
@@ -167,7 +162,7 @@ class Disk:
         return SpaceFigures(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def expect_read(self, path: Path) -> None:
-        """Advise the system that the whole file will be read soon."""
+        """Advise the kernel that the whole file will be read soon."""
         if _WILL_NEED is not None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -176,15 +171,16 @@ class Disk:
                 os.close(descriptor)
 
     def thread_of(self, threads: Threads, name: str) -> Executor:
-        """Return a single-thread executor for operations beside those of the caller."""
         return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
-        """Create the directory and its parents, durably and for their owner only; an existing one is allowed."""
+        """Create the directory and its parents, durably and accessible only for the owner. An existing one is
+        allowed.
+        """
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
         for parent in reversed(
             missing or [path]
-        ):  # a file at this path raises, and an earlier start may have been interrupted
+        ):  # raises for a file at this path; an earlier start may have been interrupted
             parent.mkdir(mode=_OWNER_ONLY_DIRECTORY, exist_ok=True)
             self.sync_directory(parent.parent)
 
@@ -201,11 +197,9 @@ class Disk:
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """A missing file is allowed."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
-        """Make creations, renames and removals of files in `directory` durable."""
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -213,18 +207,18 @@ class Disk:
             os.close(descriptor)
 
     def open_file_system(self, directory: Path) -> FileSystemSync | None:
-        """Return a sync of all files at once, where the system has one; open it before the writes that it must cover."""
+        """Return a sync of the whole file system, or None. Open it before the writes that it must cover."""
         return FileSystemSync(os.open(directory, os.O_RDONLY | os.O_CLOEXEC)) if _HAS_SYNC_FILE_SYSTEM else None
 
     def rewrite_log(self, database: Path) -> None:
-        """Rewrite SQLite's log of `database`, if any, to the device as it reads now.
+        """Write the current content of SQLite's log of `database`, if any, to the device again.
 
-        After a failed sync the system returns data that the device never received, and no later sync writes it. SQLite
-        would consider such a frame committed and append to it, and a power failure would lose all of these.
+        After a failed sync, reads return data that the device never received, and no later sync writes it. SQLite would
+        treat such a frame as committed and append to it. A power failure would lose them all.
         """
         path = log_of(database)
         if self.exists(aside := parked_log(path)):
-            self.rename(aside, path)  # a close was interrupted
+            self.rename(aside, path)  # an earlier close was interrupted
         if not self.exists(path):
             return
         with self.open_for_write(path) as file:
@@ -238,7 +232,7 @@ class Disk:
                     raise
 
     def open_database(self, path: Path) -> sqlite3.Connection:
-        """Open a SQLite file with durable commits, usable from one thread at a time."""
+        """Open a SQLite file with durable commits, for one thread at a time."""
         make_private_file(path)
         self.rewrite_log(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)
@@ -248,7 +242,7 @@ class Disk:
 
 
 class FileSystemSync:
-    """syncfs(2): for many dirty files far cheaper than a sync of each, 0.02 s against 0.29 s for a thousand."""
+    """syncfs(2), which is much faster than a sync of each of many files: 0.02 s against 0.29 s for a thousand."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

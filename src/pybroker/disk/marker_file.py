@@ -1,7 +1,7 @@
-"""Marker files: a few numbers in a small file of mapped memory, which survive the process without a sync.
+"""Marker files: a few numbers in a small memory-mapped file, which survive the process without a sync.
 
-Each write goes to the next slot of the layout. It needs no system call, and after `kill -9` the page cache still
-contains it. A sync puts it onto the device; without one a power failure may lose the last writes.
+Each write goes to the next slot of the layout, without a system call. After `kill -9` the page cache still contains it;
+without a sync, a power failure may lose the last writes.
 
 Concurrency: one thread at a time, except `sync`.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from itertools import cycle
 
 from pybroker.disk.device_sync import sync_to_device
 from pybroker.storage_format.marker_layout import MarkerLayout
@@ -20,7 +21,7 @@ class MappedFile:
     """A small memory-mapped file."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Take over the descriptor of a file of that size. Raise OSError."""
+        """Take over the descriptor of a file of that size. Raises OSError."""
         self._descriptor = descriptor
         self._bytes = mmap.mmap(descriptor, size)
 
@@ -31,9 +32,8 @@ class MappedFile:
         self._bytes[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        """Raise OSError."""
         if sys.platform != "linux":
-            self._bytes.flush()  # other systems do not include mapped pages in a sync of the file
+            self._bytes.flush()  # other systems do not write mapped pages in a sync of the file
         sync_to_device(self._descriptor)
 
     def close(self) -> None:
@@ -45,20 +45,18 @@ class MarkerFile:
     """A mapped file with the slots of a layout."""
 
     def __init__(self, memory: MappedFile, layout: MarkerLayout) -> None:
-        """`memory` has the layout's size."""
         self._memory = memory
         self._layout = layout
-        self._slot = 0
+        count = layout.slot_count
+        self._offsets = cycle([layout.slot_offset(number % count) for number in range(1, count + 1)])
 
     def content(self) -> bytes:
         return self._memory.content()
 
     def write(self, *values: int) -> None:
-        self._slot += 1
-        self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
+        self._memory.write(self._layout.encode(*values), next(self._offsets))
 
     def sync(self) -> None:
-        """Raise OSError."""
         self._memory.sync()
 
     def close(self) -> None:

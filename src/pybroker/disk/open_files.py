@@ -1,8 +1,8 @@
 """Cache of open segment files, of bounded size. Opening costs as much as a small read, and the kernel reads ahead for a
-descriptor that continues where it stopped.
+descriptor with sequential reads.
 
-Invariant: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed immediately;
-no closed file is read. Concurrency: any thread; the lock is held for bookkeeping only.
+Invariants: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed; no closed
+file is read. Concurrency: any thread; a lock protects the bookkeeping, not the reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """The least recently used file is closed first. Files being read do not count."""
+    """The least recently used file is closed first. Files in use do not count."""
 
     def __init__(self, disk: Disk, max_files: int) -> None:
         self._disk = disk
@@ -40,18 +40,17 @@ class OpenFiles:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[DiskFile]:
-        """Keep the file open while the block runs. Raise OSError if it cannot be opened."""
+        """Open the file for the duration of the block. Raises OSError."""
         opened = self._take(path)
         try:
             yield opened.file
         except OSError:
-            opened.is_dropped = True  # after any error, the next read opens the file again
+            opened.is_dropped = True  # after an error, the next read opens the file again
             raise
         finally:
             self._give_back(path, opened)
 
     def drop(self, path: Path) -> None:
-        """Close the removed file, after its current reads."""
         with self._lock:
             self._drop_count += 1
             opened = self._files.pop(path, None)
@@ -59,7 +58,6 @@ class OpenFiles:
                 self._retire(opened)
 
     def close(self) -> None:
-        """Close all files, those being read after their reads."""
         with self._lock:
             while self._files:
                 self._retire(self._files.popitem()[1])
@@ -76,7 +74,8 @@ class OpenFiles:
         opened = _OpenFile(self._open(path))
         opened.users = 1
         with self._lock:
-            # The file may have been removed meanwhile, or another thread was faster: then it serves only this read.
+            # If the file was removed meanwhile, or another thread opened it first, this descriptor serves only this
+            # read.
             opened.is_dropped = drop_count != self._drop_count or path in self._files
             if not opened.is_dropped:
                 self._files[path] = opened
@@ -88,7 +87,7 @@ class OpenFiles:
         except OSError as error:
             if not lacks_descriptors(error):
                 raise
-        self.close()  # closes the files kept for later reads only
+        self.close()  # closes cached files to free descriptors
         return self._disk.open_for_read(path)
 
     def _give_back(self, path: Path, opened: _OpenFile) -> None:

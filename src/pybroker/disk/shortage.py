@@ -1,4 +1,4 @@
-"""Transient disk errors: lack of space, and of descriptors. All other write errors are permanent."""
+"""Transient disk errors: no space, and no file descriptors. All other write errors are permanent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import errno
 
 
 def lacks_room(error: OSError) -> bool:
-    """Return whether `error` is a lack of space or of descriptors."""
+    """Return whether `error` means no space or no file descriptors."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Return whether the process, or the machine, has reached its limit of open files."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}

@@ -1,7 +1,7 @@
-"""State of one attached consumer.
+"""State of one attached consumer: permits and unacknowledged messages.
 
-Its dispatcher alone changes the counts. The code that watches the connection's outbound buffer sets `writable`. `peer`
-belongs to the caller and is not used here.
+Only its dispatcher changes the counts. The connection sets `writable`. `peer` belongs to the caller and is not used
+here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import ceil
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.position import Position
 
-# Weight of the past in the moving average of messages per entry, which adapts to a new batch size within about ten
-# reads.
+# Weight of earlier values in the moving average of messages per entry, which adapts to a new batch size within about
+# ten reads.
 _AVERAGE_DECAY = 0.9
 
 
@@ -33,11 +33,9 @@ AUTO_SPLIT = KeySharedOptions(None, False)
 
 
 class ConsumerState:
-    """Permits and unacknowledged messages of one consumer.
-
-    Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
-    `blocked` until its count falls to half of the limit. Permits may be negative, because an entry is sent whole
-    while at least one permit is left.
+    """Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
+    `blocked` until the count falls to half of the limit. Permits may be negative, because an entry is sent whole while
+    at least one permit is left.
     """
 
     __slots__ = (
@@ -88,13 +86,13 @@ class ConsumerState:
         return self.permits > 0 and self.writable and not self.blocked
 
     def blocked_reason(self) -> BlockedReason:
-        """Call only if the consumer cannot take an entry."""
+        """Return why the consumer cannot receive entries. Call only if it cannot."""
         if self.blocked:
             return BlockedReason.UNACKED_CONSUMER
         return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
 
     def affordable_entries(self) -> int:
-        """Estimate how many entries the permits cover, from the batch sizes of recent deliveries."""
+        """Estimate how many entries the permits cover, from recent batch sizes."""
         return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:
@@ -105,13 +103,13 @@ class ConsumerState:
         self.messages_per_entry = average
 
     def hold(self, message_count: int) -> None:
-        """Count unacknowledged messages, and block the consumer at its limit."""
+        """Count delivered messages, and block the consumer at its limit."""
         self.unacked_messages += message_count
         if 0 < self.max_unacked_messages <= self.unacked_messages:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Return True if the new limit unblocks the consumer: at once below it, not only at half of it."""
+        """Return True if the new limit unblocks the consumer: immediately below it, not at half of it."""
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
         self.blocked = 0 < max_unacked_messages <= self.unacked_messages
@@ -127,10 +125,10 @@ class ConsumerState:
         return False
 
     def take_back(self, message_count: int) -> None:
-        """Count messages taken back for redelivery.
+        """Count messages that are taken back for redelivery.
 
-        Unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that needs exactly these
-        messages would never receive them.
+        This unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that must receive
+        exactly these messages again never would.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

@@ -1,9 +1,9 @@
-"""Delivery times of a subscription with one active consumer, recorded by first position, for display.
+"""Approximate delivery times of a subscription with one active consumer, for display: times of deliveries with their
+first position.
 
-The time of an entry is that of the last delivery that began at it or before it. Deliveries within RESOLUTION_MS of a
-recorded one are not recorded. At MAX_NOTES records, older ones are thinned out so that each gap is at most a share of
-its age. The last minute stays exact; after a day of continuous deliveries, a time is too early by less than two thirds
-of its age.
+The time of an entry is that of the last recorded delivery that began at or before it. Deliveries within RESOLUTION_MS
+of a recorded one are not recorded. At MAX_NOTES records, older ones are thinned out: the last minute stays exact, and
+after a day of continuous deliveries, a time is too early by less than two thirds of its age.
 
 Invariant: records ascend by position.
 """
@@ -65,7 +65,6 @@ class DeliveryLog:
             del notes[:_PARTS]
 
     def clear(self) -> None:
-        """Forget all deliveries, because everything is delivered again."""
         del self._notes[:]
         self._last_ms = 0
 

@@ -2,12 +2,12 @@
 
 The subscription calls the dispatcher on the event loop's thread:
 
-1. `next_read()` returns a plan, or None while no consumer can take an entry. At most one plan is active at a time.
+1. `next_read()` returns a plan, or None while no consumer can take an entry. At most one plan is active.
 2. The subscription reads exactly the plan's `replay` positions, or from its cursor's read position, which it
    advances past the entries read. It drops entries that were deleted before the read finished.
 3. `assign(plan, run)` takes the entries of one ledger in order, once per ledger of the plan, and returns the
    deliveries to send. **Every entry passed in is accounted for**: the dispatcher delivers it, or keeps it and
-   requests it again in a later plan. If a read fails or ends early, the subscription assigns the entries it has and
+   requests it in a later plan. If a read fails or ends early, the subscription assigns the entries it has and
    then calls `give_back(plan)`.
 4. If `Redelivery.rewind` is set, the subscription moves its cursor's read position back to just after the
    mark-delete position. The dispatcher has already forgotten the entries it kept. An active read need not be
@@ -24,8 +24,8 @@ The subscription calls the dispatcher on the event loop's thread:
    plan needs new entries and the cursor has none, the subscription calls `next_scan` for other work.
 8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive those columns.
 
-Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has
-the default value in every row. A run that goes to one consumer as a whole is not copied.
+Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has the
+default value in every row. A run that goes to one consumer as a whole is not copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.model import ack_set
 from pybroker.model.chunk import Chunk
@@ -44,10 +44,9 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """Read request of a dispatcher.
-
-    It asks for exactly the positions in `replay` (ascending), or for up to `max_entries` from the cursor's read
-    position. With `scan`, it reads from that position instead, among entries that the cursor has passed.
+    """A read that the dispatcher requests: exactly the positions in `replay` (ascending), or up to `max_entries`
+    from the cursor's read position. With `scan`, the read begins at that position, among entries that the cursor has
+    passed.
     """
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
@@ -70,9 +69,9 @@ class ReadPlan:
 class AssignInput:
     """Entries of one ledger in ascending order, none of them deleted.
 
-    `ack_sets[i]` holds the words of the ack set of a partly acknowledged batch. `key_hashes[i]` is
-    `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it. `chunks[i]` is set for an entry
-    that is a chunk of a larger message; `chunks` is None if there are no chunks or the dispatcher does not use them.
+    `ack_sets[i]`: the words of the ack set of a partly acknowledged batch. `key_hashes[i]`: the `key_hash` of the
+    entry's sticky key, for dispatchers that need it. `chunks[i]`: set for a chunk of a large message; `chunks` is None
+    if there are none or the dispatcher does not use them.
     """
 
     __slots__ = ("ack_sets", "chunks", "entry_ids", "key_hashes", "ledger_id", "message_counts", "payloads")
@@ -176,9 +175,9 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Assigns the entries of one subscription, which owns the dispatcher, to its consumers.
+    """Assigns the entries of one subscription, which owns it, to its consumers.
 
-    `redelivery_counts` outlives the dispatcher: the subscription passes it to the next one if the type changes.
+    `redelivery_counts` outlives the dispatcher: the subscription passes it to the next one when its type changes.
     """
 
     kind: ClassVar[str]
@@ -204,54 +203,51 @@ class Dispatcher(ABC):
         """Whether blocked entries have become deliverable and no read was planned since."""
         self.now_ms = 0
         """The time that the subscription sets before each `assign`; for display only."""
-        # Replaced on every rewind, so that no plan from before a rewind, or of another dispatcher, is current.
+        # Replaced at every rewind, which makes all earlier plans void.
         self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
-        """Return whether the cursor was rewound since: the plan's entries are read again and must not be delivered."""
+        """Return whether the cursor was rewound since the plan: its entries are read again and must not be
+        delivered.
+        """
         return plan.epoch is not self._epoch
 
     # --- views: each is None unless the type tracks these things -----------------------------------------------------
 
     @property
     def in_order(self) -> InOrderView | None:
-        """Deliveries of the one active consumer."""
         return None
 
     @property
     def individual(self) -> IndividualView | None:
-        """Entries that are delivered and acknowledged individually."""
         return None
 
     @property
     def chunk_order(self) -> ChunkOrderView | None:
-        """Chunks that wait for the consumer of their message."""
         return None
 
     @property
     def key_order(self) -> KeyOrderView | None:
-        """Hashes of keys and their owners."""
         return None
 
     @property
     def has_parked(self) -> bool:
-        """Whether the dispatcher will read parked entries again."""
+        """Whether entries were parked, which the dispatcher will read again."""
         return False
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of waiting entries while entries behind them are delivered."""
+        """The approximate memory of waiting entries."""
         return 0
 
     def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
-        """Limit the look-ahead memory. The configured limit stays the maximum; listed entries stay listed."""
+        """Limit the memory of waiting entries, at most to the configured limit. Listed entries stay."""
 
     # --- the contract ------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def replay_entry_count(self) -> int:
-        """Entries to be redelivered, and entries that were read but could not be sent."""
+    def replay_entry_count(self) -> int: ...
 
     @property
     def redelivery_entry_count(self) -> int:
@@ -260,7 +256,7 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def active_consumer(self) -> ConsumerState | None:
-        """The one consumer that receives entries; always None for types that serve several."""
+        """The consumer that receives all entries; None for types that serve several."""
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
@@ -278,10 +274,10 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def next_read(self) -> ReadPlan | None:
-        """Return what to read for the consumers in their current state, or None if none of them can take an entry."""
+        """Return what to read now, or None if no consumer can take an entry."""
 
     def next_scan(self) -> ReadPlan | None:
-        """Return a plan for the time when the cursor has no more entries, or None."""
+        """Return a plan that needs no new entries, or None, for a cursor at its end."""
         return None
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
@@ -291,17 +287,15 @@ class Dispatcher(ABC):
         raise NotImplementedError(f"{self.kind} plans no scans")
 
     @abstractmethod
-    def blocked_reason(self) -> BlockedReason:
-        """Return why `next_read` returned None."""
+    def blocked_reason(self) -> BlockedReason: ...
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:
-        """Report that the plan's read did not return all entries. The dispatcher requests the undelivered ones again."""
+        """Report that the read did not return all entries. The dispatcher requests the undelivered ones again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Return positions that were read and not delivered, possibly long ago, so that they are requested again.
-
-        `key_hashes` holds the key hash of each position, if the type needs it.
+        """Return positions that were read and not delivered, so that they are requested again. `key_hashes`: their key
+        hashes, if the type needs them.
         """
         self.give_back(plan)
 
@@ -311,19 +305,17 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Record whole entries as acknowledged, by any consumer; unknown entries are allowed. Return True if dispatch
-        can continue.
-        """
+        """Record acknowledged entries; unknown ones are allowed. Return True if dispatch can continue."""
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Record a partly acknowledged batch with `unacked_messages` left (0: only those that transactions hold).
+        """Record a partly acknowledged batch with `unacked_messages` left, not counting pending transaction acks.
         Return True if dispatch can continue.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Set the number of unacknowledged messages of each of these entries, 0 for none. The entries stay assigned to
-        their consumer until they are acknowledged or taken back. Return True if dispatch can continue.
+        """Set the number of unacknowledged messages of each of these entries, perhaps 0. The entries stay assigned to
+        their consumer. Return True if dispatch can continue.
         """
         can_move = False
         for entry_id in entry_ids:
@@ -332,31 +324,24 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_up_to(self, position: Position) -> bool:
-        """Record everything up to and including `position` as deleted (cumulative ack, expiry, skip). Return True if
-        dispatch can continue.
-        """
+        """Record everything up to and including `position` as deleted. Return True if dispatch can continue."""
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
         """Take back `positions` from `consumer` for redelivery; None takes back all its unacknowledged entries."""
 
     @abstractmethod
-    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Take back these entries (whole entries, grouped by ledger) for redelivery, from any consumer that holds them."""
+    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery: ...
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget deliveries and redelivery counts after the cursor was moved by seek or clear; keep the consumers.
-
-        The caller rewinds its cursor.
-        """
+        """Forget deliveries and redelivery counts after the cursor was moved. The caller rewinds the cursor."""
 
     def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
         """Change the limits of unacknowledged messages, 0 for none. Return True if dispatch can continue."""
         return False
 
     def start(self) -> Redelivery:
-        """Start dispatching after the wait that `Redelivery.start_later` requested."""
         return Redelivery(rewind=False, wake=False)
 
     def mark_delete_moved(self, first_unacked: Position) -> bool:
@@ -365,4 +350,4 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; slow, for tests."""
+        """Assert the invariants. Slow, for tests."""

@@ -1,14 +1,15 @@
-"""Hashes that moved to a new consumer while the previous consumer still holds unacknowledged entries of them (PIP-379).
+"""Draining hashes: hashes that moved to a new consumer while the previous one has unacknowledged entries of them
+(PIP-379).
 
 A key must not be unacknowledged at two consumers. So no other consumer receives entries of such a hash until the last
-held entry is acknowledged, taken back, or released because its consumer left.
+of these entries is acknowledged, taken back, or released because its consumer left.
 
-The count that must reach zero is of entries, as in the pending acks; a batch is one entry. The number of messages is
-for display only. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so
-that a change of owners needs no scan of all hashes.
+The hash is free when its number of unacknowledged entries is zero (a batch is one entry); the number of messages is for
+display. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so that a
+change of owners needs no scan of all hashes.
 
-Invariants: a listed hash has one consumer and at least one unacknowledged entry; while it is listed, only that consumer
-receives entries of it. The table is empty, and costs nothing, while the consumers of a subscription do not change.
+Invariants: a listed hash has one draining consumer and at least one unacknowledged entry, and only that consumer
+receives entries of it. While consumers do not change, the table is empty and costs nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pybroker.dispatch.consumer_state import ConsumerState
 class DrainingHash(NamedTuple):
     """One draining hash, for display.
 
-    `consumer` holds `unacked_entries` with `unacked_messages`. `blocked_attempts` counts the refused deliveries to
-    other consumers. `since_ms` is the start of draining, in milliseconds since 1970.
+    `consumer` has `unacked_entries` with `unacked_messages`. `blocked_attempts` counts deliveries to other consumers
+    that were refused. `since_ms`: since 1970.
     """
 
     consumer: ConsumerState
@@ -41,7 +42,7 @@ _Held = tuple[ConsumerState, int, int]
 class DrainingHashes:
     """Owned by a Key_Shared dispatcher; the pending acks decrement the counts.
 
-    `freed` collects hashes that are free again. The dispatcher takes them and checks for entries that wait for them.
+    `freed` collects hashes that are free again. The dispatcher takes them and dispatches the entries that waited.
     """
 
     __slots__ = ("_alike", "_blocked_attempts", "_by_hash", "_more_messages", "cleared_total", "freed")
@@ -76,11 +77,9 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """Start draining `sticky_hash`, which `consumer` lost while it holds `unacked_entries` of it, by default with
-        one message each.
+        """Start draining `sticky_hash`, of which `consumer` has `unacked_entries`, by default with one message each.
 
-        If the hash returned and moved away again before its entry was removed, the counts start again from these
-        values.
+        If the hash returned and moved away again before it was removed, the counts start again from these values.
         """
         assert unacked_entries > 0
         held = self._by_hash.get(sticky_hash)
@@ -90,7 +89,7 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether an entry must not be sent to `consumer`, the owner of its hash. If so, count the blocked
+        """Return whether an entry must not be sent to `consumer`, the owner of its hash, and count a blocked
         attempt.
         """
         held = self._by_hash.get(sticky_hash)
@@ -103,7 +102,7 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """As `blocks`, without counting an attempt."""
+        """Like `blocks`, without counting an attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
@@ -112,7 +111,7 @@ class DrainingHashes:
         return None if held is None else held[0]
 
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """Count one more entry for the draining `consumer`: a chunk of a message of which it holds another chunk."""
+        """Count one more entry at the draining `consumer`: a chunk of a message of which it has other chunks."""
         held = self._by_hash.get(sticky_hash)
         if held is not None:
             assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
@@ -155,7 +154,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Forget all hashes, since no entry is unacknowledged; keep the totals."""
+        """Remove all hashes, because no entry is unacknowledged; keep the totals."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}
@@ -185,7 +184,7 @@ class DrainingHashes:
         self._blocked_attempts.pop(sticky_hash, None)
         self._more_messages.pop(sticky_hash, None)
         if not self._by_hash:
-            # A dict keeps its table size when it becomes empty.
+            # A cleared dict would keep its table size.
             self._by_hash = {}
             self._alike = {}
             self._blocked_attempts = {}

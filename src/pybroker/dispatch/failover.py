@@ -4,9 +4,9 @@ Only consumers of the best priority level are eligible. On a partition, the cons
 partition's number modulo their count is elected, so that partitions spread over the consumers. On other topics, and on
 partitions if so configured, a hash ring of the consumer names is used, with the topic's name as key.
 
-A change of the active consumer stops dispatch at once. After a delay for acknowledgements of the former active
-consumer, the new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar. A
-new consumer that does not become active is notified immediately.
+A change of the active consumer stops dispatch. After a delay for acknowledgements of the former active consumer, the
+new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar. A new consumer
+that does not become active is notified immediately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model.hashing import key_hash
 

@@ -1,11 +1,12 @@
-"""Key_Shared as before Pulsar 4.0: a new consumer waits until all entries read before it joined are acknowledged.
+"""Key_Shared in the classic mode, as before Pulsar 4.0: a new consumer waits until all entries read before it joined
+are acknowledged.
 
-Until the mark-delete position reaches the cursor's read position at its joining, a consumer receives only earlier
-entries that others returned and that belong to its hashes now. With several new consumers the oldest position limits
-all, because later entries may still be held by an earlier consumer.
+Until the mark-delete position reaches the read position of that moment, the consumer receives only earlier entries that
+others returned and that belong to its hashes now. With several new consumers the oldest position limits all, because an
+earlier consumer may have later entries unacknowledged.
 
-Draining hashes are used as well: positions alone do not keep a key with one consumer if entries are returned
-individually while new consumers wait.
+Draining hashes are used as well: positions alone do not keep a key at one consumer if entries are returned individually
+while new consumers wait.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Dispatcher of Key_Shared subscriptions: each key goes to one consumer at a time, in order, and no key delays another.
 
-An entry goes to its hash's owner, unless the hash drains at its former owner, an earlier entry of the hash waits, or
+An entry goes to its hash's owner, unless the hash drains at another consumer, an earlier entry of the hash waits, or
 the owner cannot take it now. Then the entry waits, and the dispatcher reads ahead for the other consumers.
 
-*Look-ahead.* Waiting entries are listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. An entry
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An entry
 may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck consumer can
 fill half of the memory, two a third each. An entry that does not fit is parked with all later entries of its hash
 (`parked_hashes.py`) until the hash's owner has received all listed entries and can take more. Then a scan rereads from
@@ -12,11 +12,11 @@ Entries taken back for redelivery are always listed: their number is limited by 
 
 For every delivery, even if consumers join, leave, acknowledge or return entries:
 
-* no other consumer holds an unacknowledged entry of the hash, unless out-of-order delivery was requested;
-* every earlier entry of the hash is acknowledged or held: redelivered entries precede new ones.
+* no other consumer has an unacknowledged entry of the hash, unless out-of-order delivery was requested;
+* every earlier entry of the hash is acknowledged or was delivered before: redelivered entries precede new ones.
 
-If a hash moves while a consumer has some chunks of a large message, it stays with that consumer until it has the rest
-(`kept_hashes.py`). Keys that share a hash are delayed together, which does not affect order.
+If a hash moves while a consumer has some chunks of a large message, it stays there until the message is complete
+(`kept_hashes.py`). Keys that share a hash are delayed together.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redeli
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
 from pybroker.dispatch.key_shared.kept_hashes import KeptHashes
-from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import KeyOrderView
 from pybroker.model.position import Position
 
@@ -41,10 +41,10 @@ _NO_LIMIT = 1 << 62
 
 
 class KeySharedSettings:
-    """Settings of the configuration; 0 switches a look-ahead limit off.
+    """Settings of the configuration; 0 disables a look-ahead limit.
 
-    At `look_ahead_bytes` entries are parked. At the entry limits, per consumer and per subscription, the dispatcher
-    reads no new entries.
+    At `look_ahead_bytes` entries are parked. At the entry limits, per consumer and per subscription, no new entries are
+    read.
     """
 
     __slots__ = ("look_ahead_bytes", "look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
@@ -109,7 +109,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._look_ahead_bytes = settings.look_ahead_bytes
         # Consumers that receive only entries before a position; empty except in classic mode.
         self._limits: dict[ConsumerState, Position] = {}
-        # Hashes that began to wait since the last plan; the plan's entries of these hashes must follow the waiting
+        # Hashes that began to wait since the last plan. The plan's entries of these hashes must follow the waiting
         # ones.
         self._held_back: set[int] = set()
         self._hashes_in_plan: dict[Position, int] = {}  # hashes of entries taken out for redelivery
@@ -368,7 +368,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             else:
                 parked.add(sticky_hash, position)
                 unlisted[sticky_hash] = position
-        # A delayed entry can precede listed entries of its hash; these are delivered after it all the same.
+        # A delayed entry can precede listed entries of its hash, and is delivered after them nevertheless.
         self._replay.unlist(unlisted)
 
     def _has_room(self, sticky_hash: int) -> bool:
@@ -527,7 +527,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             self.has_unblocked = True
 
     def _released(self, unblocked: bool) -> bool:
-        """The caller dispatches a little later, once for many hashes."""
+        """Return False, because the caller dispatches a little later, once for many hashes."""
         if self._kept.by_hash:
             self._release_finished()
         if self.draining.freed:

@@ -9,10 +9,9 @@ from pybroker.model.position import Position
 
 
 class WaitingOfHash(NamedTuple):
-    """Listed entries of one hash.
+    """Waiting entries of one hash. `consumer` delays them; `is_draining`: it drains the hash.
 
-    `consumer` delays them; `is_draining`: it drains the hash. `since_ms` is the time of the first listed entry, on the
-    subscription's clock. If `parked_from` is set, later entries are not listed.
+    `since_ms`: time of the first entry, on the subscription's clock. From `parked_from` on, entries are not listed.
     """
 
     sticky_hash: int
@@ -24,10 +23,8 @@ class WaitingOfHash(NamedTuple):
 
 
 class LookAhead(NamedTuple):
-    """Waiting entries of a Key_Shared subscription.
-
-    `scan_position` is set during a rescan. `is_full`: so many entries wait that the dispatcher reads no new ones
-    (`BlockedReason.LOOK_AHEAD`).
+    """Waiting entries of a Key_Shared subscription. `scan_position` is set during a rescan. `is_full`: the dispatcher
+    reads no new entries (`BlockedReason.LOOK_AHEAD`).
     """
 
     entries: int
@@ -40,10 +37,9 @@ class LookAhead(NamedTuple):
 
 
 class ChunksOfConsumer(NamedTuple):
-    """Chunks that only this consumer of a Shared subscription may receive, because it holds other chunks of their
-    messages.
+    """Chunks that only this consumer of a Shared subscription may receive.
 
-    `since_ms` is the time when the first of them was listed. If `parked_from` is set, later entries are not listed.
+    `since_ms`: time of the first entry, on the subscription's clock. From `parked_from` on, entries are not listed.
     """
 
     consumer: ConsumerState

@@ -1,9 +1,8 @@
 """Common base of the types that serve several consumers: Shared and Key_Shared.
 
-Entries that a consumer returns, or holds when it leaves, wait for redelivery with a raised redelivery count. A consumer
-and the subscription stop at their limits of unacknowledged messages and continue at half of them.
-
-A subclass assigns the entries and keeps those that wait.
+Entries that a consumer returns, or has when it leaves, wait for redelivery with an increased redelivery count. A
+consumer and the subscription stop at their limits of unacknowledged messages and continue at half of them. A subclass
+assigns the entries and keeps those that wait.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay_queue import RedeliveryCounts, Waiting
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts, Waiting
 from pybroker.dispatch.views import IndividualView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
 
 class MultiConsumerDispatcher(Dispatcher):
-    """Invariant: an entry is held in `PendingAcks`, or waits to be sent, or neither; never both."""
+    """Invariant: an entry is in `PendingAcks`, or waits to be sent, or neither; never both."""
 
     keeps_chunks_together = True
 
@@ -82,8 +81,7 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._chunked.chunks_beside(consumer, position) if self._chunked else [position]
 
     @abstractmethod
-    def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
-        """Add entries that wait to be sent."""
+    def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None: ...
 
     def blocked_reason(self) -> BlockedReason:
         if self.blocked:
@@ -92,7 +90,7 @@ class MultiConsumerDispatcher(Dispatcher):
             return BlockedReason.NO_CONSUMER
         if any(consumer.can_take() for consumer in self.consumers):
             return BlockedReason.LOOK_AHEAD
-        # Report the smallest obstacle: the reason of the consumer that is closest to receiving an entry.
+        # Report the reason of the consumer that is closest to receiving an entry.
         gates = {consumer.blocked_reason() for consumer in self.consumers}
         return next(
             blocked_reason
@@ -128,7 +126,6 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._released(self._pending.remove_up_to(position))
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Redeliver only entries that `consumer` still holds, not those acknowledged or given to others since."""
         if positions is None:
             self._take_back_all(consumer)
         else:
@@ -174,7 +171,7 @@ class MultiConsumerDispatcher(Dispatcher):
         self._pending.check_invariants()
 
     def _message_budget(self, consumer: ConsumerState) -> int:
-        """The entry that exhausts the budget is sent whole."""
+        """Return how many messages the consumer may receive. The entry that exceeds this is sent whole."""
         budget = consumer.permits
         if consumer.max_unacked_messages:
             budget = min(budget, consumer.max_unacked_messages - consumer.unacked_messages)
@@ -189,7 +186,7 @@ class MultiConsumerDispatcher(Dispatcher):
         unacked_counts: list[int],
         sticky_hashes: list[int] | None = None,
     ) -> Delivery:
-        """The delivery carries the message counts of whole batches, not only of unacknowledged messages."""
+        """Return a delivery, which counts all messages of batches, not only unacknowledged ones."""
         messages = self._pending.add(
             consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes, self.now_ms
         )
@@ -224,7 +221,6 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
-        """Drop entries that a consumer already holds and that were read again."""
         pending = self._pending
         if not pending.overlaps(run.ledger_id, run.entry_ids):
             return run

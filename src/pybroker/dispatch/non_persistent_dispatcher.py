@@ -2,14 +2,12 @@
 redelivered.
 
 Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while it
-has a permit and its connection has free buffer capacity. An entry is sent whole, so a batch may make the permits
-negative. Unacknowledged messages are not tracked.
+has a permit and its connection has capacity. An entry is sent whole, so a batch may make the permits negative.
+Unacknowledged messages are not tracked.
 
-* Exclusive and Failover: everything goes to the active consumer, which changes without a pause, because there is
-  no state to hand over.
-* Shared: entries go to consumers round robin, by priority level.
-* Key_Shared: an entry goes to the owner of its hash, or is dropped, since another consumer would break the order. A hash
-  that moves does not drain, because unacknowledged entries are not tracked.
+* Exclusive and Failover: everything goes to the active consumer, which changes without a delay.
+* Shared: round robin over the consumers, by priority level.
+* Key_Shared: an entry goes to the owner of its hash, or is dropped. A hash that moves does not drain.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class NonPersistentDispatcher(ABC):
         """Raise ConsumerBusy or ConsumerAssignError if the consumer is refused; the dispatcher is then unchanged."""
 
     @abstractmethod
-    def remove_consumer(self, consumer: ConsumerState) -> None:
-        """Detach `consumer`."""
+    def remove_consumer(self, consumer: ConsumerState) -> None: ...
 
     @abstractmethod
     def assign(
@@ -110,8 +107,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
         return self._active
 
     @abstractmethod
-    def _elect(self) -> ConsumerState | None:
-        """Return the consumer to be active among the current ones."""
+    def _elect(self) -> ConsumerState | None: ...
 
     def add_consumer(self, consumer: ConsumerState) -> None:
         self.consumers.append(consumer)

@@ -1,14 +1,14 @@
-"""Entries that each consumer of a shared subscription received and has not acknowledged.
+"""Pending acks: the entries that each consumer of a shared subscription received and has not acknowledged.
 
-Entries are added only in `add`, and removed only in `remove`, `remove_up_to`, `take_back` and `clear`. Therefore this
-class decrements the counts of draining hashes.
+Entries are added only in `add`, and removed only in `remove`, `remove_up_to`, `take_back` and `clear`, so this class
+decrements the counts of draining hashes.
 
-Invariants: one consumer at a time holds an entry; a consumer's `unacked_messages` is the sum over the entries it holds,
-and `total_messages` the sum over all; every held entry is in its consumer's delivery log.
+Invariants: one consumer at a time has an entry; a consumer's `unacked_messages` is the sum over its entries, and
+`total_messages` the sum over all; every entry is in its consumer's delivery log.
 
-The log finds one consumer's entries without a search through all, at almost no cost per message: it keeps whole
-deliveries, mostly ranges, and is cleaned whenever its length has doubled. An index by entry would cost a set of ids per
-consumer, changed with every acknowledgement.
+The log finds one consumer's entries without a search through all, at almost no cost per message: it has whole
+deliveries, mostly ranges, and acknowledged ones are removed whenever its length has doubled. A set of ids per consumer
+would change with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
 
 # Consumer, unacknowledged messages, sticky hash (0 for types without keys), and delivery time in milliseconds since
-# 1970. A plain tuple, shared between equal entries of one delivery, because its cost dominates a shared subscription.
-# All entries delivered in one pass share one time object.
+# 1970. A plain tuple, shared between equal entries of one delivery, because its memory dominates a shared subscription.
 Hold = tuple[ConsumerState, int, int, int]
 _NOTHING: dict[int, Hold] = {}
 
-# A consumer's log is not cleaned before it has this many deliveries.
+# Acknowledged deliveries are not removed from a shorter log.
 _MIN_LOG_LIMIT = 100
 
 
@@ -42,7 +41,7 @@ class PendingAcks:
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # no inner dict is empty
         # The deliveries of each consumer as (ledger id, entry ids, time); some entries may be acknowledged.
         self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
-        self._log_limits: dict[ConsumerState, int] = {}  # of logs that reached the minimum length
+        self._log_limits: dict[ConsumerState, int] = {}  # of logs longer than the minimum
         self._draining = draining
         self.total_messages = 0
 
@@ -71,11 +70,11 @@ class PendingAcks:
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
-        """Return the live holds by entry. Call again after any change."""
+        """Return the pending acks by entry, live. Call again after any change."""
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return milliseconds since 1970; None if no consumer holds the entry."""
+        """Return milliseconds since 1970; None if no consumer has the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[3]
 
@@ -100,7 +99,7 @@ class PendingAcks:
         sticky_hashes: list[int] | None = None,
         now_ms: int = 0,
     ) -> int:
-        """No consumer may hold the entries. Return their number of messages."""
+        """Add entries, which no consumer may have. Return their number of messages."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -126,7 +125,7 @@ class PendingAcks:
         return messages
 
     def remove(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Unknown entries are ignored. Return True if that unblocked a consumer."""
+        """Remove entries; unknown ones are ignored. Return True if that unblocked a consumer."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
@@ -156,8 +155,8 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Lower the entry's count to `unacked_messages`, 0 while a transaction holds the rest. Return True if that
-        unblocked its consumer.
+        """Lower the entry's count to `unacked_messages`, 0 while a transaction has acknowledged the rest. Return True
+        if that unblocked its consumer.
 
         The count is never raised. While a hash drains, an entry with 0 messages counts as one.
         """
@@ -186,7 +185,7 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Take back the entries that `consumer` holds. Return them and their hashes."""
+        """Take back those of the entries that `consumer` has. Return them and their hashes."""
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
         sticky_hashes: list[int] = []
@@ -247,13 +246,12 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """The consumer must hold no entries."""
+        """Forget a consumer, which must have no entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)
 
     def clear(self) -> None:
-        """Forget all entries, and reset the consumers' counts."""
         for holds in self._by_ledger.values():
             for consumer, message_count, _, _ in holds.values():
                 consumer.release(message_count)

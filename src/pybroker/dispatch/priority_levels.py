@@ -6,8 +6,6 @@ from pybroker.dispatch.consumer_state import ConsumerState
 
 
 class _PriorityLevel:
-    """Consumers of one level; `next_index` is the next consumer to be served."""
-
     __slots__ = ("consumers", "next_index", "priority_level")
 
     def __init__(self, priority_level: int) -> None:
@@ -16,7 +14,7 @@ class _PriorityLevel:
         self.next_index = 0
 
     def remove(self, consumer: ConsumerState) -> None:
-        """The next consumer stays the same, unless it is the removed one."""
+        """Remove a consumer. The next one to be served stays the same, unless it was removed."""
         index = self.consumers.index(consumer)
         del self.consumers[index]
         if index < self.next_index:

@@ -7,21 +7,21 @@ level can take entries. Entries that were read and could not be delivered preced
 All chunks of a large message go to the consumer that received the first, even if they must wait for it. Waiting chunks
 are listed within `look_ahead_bytes`, while those of one consumer cost less than the free memory. Further chunks are
 parked and reread when the consumer can take them (`dispatch/chunks/parked_chunks.py`), alternating with other plans. If
-the consumer leaves, all entries are read again from the beginning, and the chunks go to one other consumer.
+the consumer leaves, all entries are read again, and the chunks go to one other consumer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.look_ahead import ChunkLookAhead, ChunksOfConsumer
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.priority_levels import PriorityLevels
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
+from pybroker.dispatch.shared_redelivery import BoundReplay
 from pybroker.dispatch.views import ChunkOrderView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
@@ -42,7 +42,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_unacked_messages: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """`max_unacked_messages` is the limit of the whole subscription. It and `look_ahead_bytes`: 0 for no limit."""
+        """`max_unacked_messages`: the limit of the whole subscription. It and `look_ahead_bytes`: 0 for no limit."""
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
@@ -103,10 +103,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Pass the consumer's unacknowledged entries to the others immediately.
+        """Detach the consumer. Its unacknowledged entries go to the others immediately.
 
-        After the last consumer, only the redelivery counts are kept, so that an unused subscription holds no sets of
-        positions. The cursor reads the entries again for the next consumer, of any type.
+        After the last consumer, only the redelivery counts are kept: the cursor reads the entries again for the next
+        consumer, of any type.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
@@ -115,7 +115,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._levels.remove(consumer)
         if self.consumers and self._parked.forget(consumer):
             # The positions of this consumer's parked chunks are unknown, and other consumers must receive them in
-            # order. The cursor is rewound to find them, with the parked chunks of other consumers.
+            # order. The cursor is rewound to find them, and the parked chunks of other consumers.
             self._parked.clear()
             self._epoch = object()
             return Redelivery(rewind=True, wake=self._can_move())
@@ -211,7 +211,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _assign_rows(
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
     ) -> None:
-        """Assign rows [start, end), round robin."""
         while start < end:
             consumer = self._take_turn()
             if consumer is None:
@@ -286,7 +285,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
 
 def _part(run: AssignInput, start: int, end: int) -> AssignInput:
-    """Without a copy if that is the whole run."""
     if start == 0 and end == len(run.entry_ids):
         return run
     return AssignInput(
@@ -301,5 +299,4 @@ def _part(run: AssignInput, start: int, end: int) -> AssignInput:
 
 
 def _part_of_counts(counts: list[int], start: int, end: int) -> list[int]:
-    """Without a copy if that is the whole list."""
     return counts if start == 0 and end == len(counts) else counts[start:end]

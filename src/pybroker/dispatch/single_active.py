@@ -1,9 +1,9 @@
 """Dispatchers with one active consumer, which receives everything in order.
 
 The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete position.
-So there is no pending set or replay set, and acknowledgements cost nothing here.
+So there is no pending or replay set, and acknowledgements cost nothing here.
 
-Permits limit the number of entries read. All entries read are sent, so batches can make the permits strongly negative.
+Permits limit the number of entries read. All entries read are sent, so batches can make the permits very negative.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.delivery_log import DeliveryLog
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.dispatch.views import InOrderView
 from pybroker.errors import ConsumerBusy
@@ -26,7 +26,7 @@ from pybroker.model.position import Position
 class SingleActiveDispatcher(Dispatcher):
     """Common base: everything goes to the active consumer, which a subclass elects.
 
-    Invariant: the active consumer is attached, and there is one whenever a consumer is attached.
+    Invariant: the active consumer is attached, and exists whenever a consumer is attached.
     """
 
     def __init__(
@@ -67,8 +67,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._log.first_after(time_ms)
 
     @abstractmethod
-    def _elect(self) -> ConsumerState | None:
-        """Return the consumer to be active among the current ones."""
+    def _elect(self) -> ConsumerState | None: ...
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         assert consumer not in self.consumers, "consumer attached twice"
@@ -139,7 +138,7 @@ class SingleActiveDispatcher(Dispatcher):
         return Redelivery(rewind=True, wake=self._can_move())
 
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Redeliver all unacknowledged entries: single entries would break the order."""
+        """Redeliver everything, because redelivery of single entries would break the order."""
         active = self._active
         return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)
 

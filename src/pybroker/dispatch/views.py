@@ -2,7 +2,7 @@
 
 A dispatcher returns a view, or None if its type does not track these things (`Dispatcher.individual` and the properties
 beside it). Code outside this package asks for a view and never for the class of a dispatcher, so a new type is added
-here alone. Views show live state: a caller that yields to the event loop must ask again.
+here alone. Views are live: a caller that yields to the event loop must ask again.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks.chunked_messages import ChunkedMessages
 from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
+from pybroker.dispatch.shared_redelivery import BoundReplay
 from pybroker.model.position import Position
 
 
@@ -35,8 +35,7 @@ class InOrderView(Protocol):
     def delivered_ms(self, position: Position) -> int | None:
         """Return the approximate time of delivery in milliseconds since 1970."""
 
-    def first_delivered_after(self, time_ms: int) -> Position | None:
-        """Return the first entry that was delivered after that time."""
+    def first_delivered_after(self, time_ms: int) -> Position | None: ...
 
 
 class IndividualView(Protocol):
@@ -46,45 +45,36 @@ class IndividualView(Protocol):
     unacked_messages: int
 
     @property
-    def pending(self) -> PendingAcks:
-        """The unacknowledged entries of each consumer."""
+    def pending(self) -> PendingAcks: ...
 
     @property
-    def chunked(self) -> ChunkedMessages:
-        """The messages of which consumers hold chunks."""
+    def chunked(self) -> ChunkedMessages: ...
 
     @property
     def max_unacked_messages(self) -> int:
         """The limit of unacknowledged messages of the whole subscription, 0 for none."""
 
     @property
-    def replay_entry_count(self) -> int:
-        """The number of entries that wait to be sent."""
+    def replay_entry_count(self) -> int: ...
 
-    def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return all chunks that `consumer` holds of the message of this entry, or the entry itself if it is no chunk."""
+    def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]: ...
 
 
 class ChunkOrderView(IndividualView, Protocol):
     """Shared: all chunks of a message go to the consumer that received the first one."""
 
     @property
-    def waiting(self) -> BoundReplay:
-        """The entries that wait to be sent."""
+    def waiting(self) -> BoundReplay: ...
 
     @property
-    def parked_chunks(self) -> ParkedChunks:
-        """The chunks that wait for one consumer and are read again when it can receive them."""
+    def parked_chunks(self) -> ParkedChunks: ...
 
     @property
-    def holds_chunks_back(self) -> bool:
-        """Whether any entry waits for one consumer."""
+    def holds_chunks_back(self) -> bool: ...
 
-    def bound_entries(self) -> dict[ConsumerState, int]:
-        """Return the number of listed chunks that wait for each consumer."""
+    def bound_entries(self) -> dict[ConsumerState, int]: ...
 
-    def look_ahead(self) -> ChunkLookAhead:
-        """Return the entries that wait for one consumer each."""
+    def look_ahead(self) -> ChunkLookAhead: ...
 
 
 class KeyOrderView(IndividualView, Protocol):
@@ -95,12 +85,10 @@ class KeyOrderView(IndividualView, Protocol):
     consumers: list[ConsumerState]
 
     @property
-    def waiting(self) -> KeyedReplay:
-        """The entries that wait to be sent, by hash."""
+    def waiting(self) -> KeyedReplay: ...
 
     @property
-    def parked(self) -> ParkedHashes:
-        """The hashes with entries that are read again later."""
+    def parked(self) -> ParkedHashes: ...
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:
@@ -111,7 +99,9 @@ class KeyOrderView(IndividualView, Protocol):
         """The number of waiting entries at which the dispatcher stops reading; None without such a limit."""
 
     def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """Return the consumers that joined recently, with the position before which they wait (classic mode)."""
+        """Return the consumers that joined recently, and the position before which each receives entries (classic
+        mode).
+        """
 
     def place(self, sticky_hash: int) -> ConsumerState | None:
         """Return the consumer that may receive entries of this hash; None while the hash drains or has no owner."""
@@ -119,5 +109,4 @@ class KeyOrderView(IndividualView, Protocol):
     def is_full(self) -> bool:
         """Return whether so many entries wait that the dispatcher stops reading."""
 
-    def look_ahead(self, max_hashes: int) -> LookAhead:
-        """Return the waiting entries, and the `max_hashes` hashes with most of them."""
+    def look_ahead(self, max_hashes: int) -> LookAhead: ...

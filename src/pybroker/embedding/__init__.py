@@ -1,10 +1,11 @@
-"""A broker in the process of its user: on the user's event loop, or on a thread of its own.
+"""A broker in the process of its user: on the user's event loop, or on a separate thread.
 
     async with pybroker.embed() as broker:
         client = pulsar.Client(broker.service_url)
 
-Owns no signal, logging, garbage collection, or registry: several can run in one process, and nothing remains when they end. Start
-with `embedded_broker.py`; `thread.py` is the same for code without a loop, `faults.py` has the faults that a test can inject.
+It changes no global state (signals, logging, garbage collection, metric registries), so several brokers can run in one
+process, and nothing remains when they end. Start with `embedded_broker.py`; `thread.py` is the version for code without
+an event loop, and `faults.py` has the faults that a test can inject.
 """
 
 from pybroker.embedding.embedded_broker import EmbeddedBroker, embed

@@ -1,7 +1,7 @@
 """An embedded broker on its caller's event loop: start, crash, restart, reset, close.
 
-Invariants: its ports stay the same over restarts; after `close` nothing of it runs; one such operation runs at a time, and the
-broker's time does not advance meanwhile.
+Invariants: ports stay the same over restarts; after `close` no part of the broker runs; one of these operations runs at
+a time, and the broker's time does not advance meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pybroker.app import Broker, StartError
+from pybroker.broker_process import Broker, StartError
 from pybroker.config import KEYS, BrokerConfig, ConfigError, format_value, load
 from pybroker.embedding.faults import Faults, Line, warn_of
 from pybroker.embedding.in_process_connection import EmbeddedConnection
@@ -33,10 +33,10 @@ DEFAULTS: dict[str, object] = {
     "advertised_address": "127.0.0.1",
     "broker_service_port": 0,
     "web_service_port": 0,
-    "event_loop_watchdog_ms": 0,  # it needs a signal of the process
+    "event_loop_watchdog_ms": 0,  # it needs a process-wide signal
     "metrics_page_interval_ms": 0,
     "managed_ledger_cache_size_mb": 16,
-    "delayed_delivery_tick_time_millis": 1,  # with a manual clock, due messages are exactly known
+    "delayed_delivery_tick_time_millis": 1,  # with an advanced clock, messages are due at exact times
     "storage_reserve_mb": 1,
     "journal_file_size_mb": 4,
 }
@@ -56,8 +56,9 @@ OF_A_BROKER = (
     "snapshots",
     "space.reserve",
 )
-"""Name prefixes of all files that a broker creates in its data directory, except `LOCK`, which marks the directory as
-its own."""
+"""Name prefixes of all files that a broker creates in its data directory, except `LOCK`, which marks a data
+directory.
+"""
 
 
 class NotRunning(Exception):
@@ -65,14 +66,13 @@ class NotRunning(Exception):
 
 
 class EmbeddedClock:
-    """The broker's time, which follows the machine's until it is advanced."""
+    """The broker's clock, which follows the machine's clock until a test advances it."""
 
     def __init__(self, broker: EmbeddedBroker, clock: MovedClock) -> None:
         self._broker = broker
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         return self._clock.wall_ms()
 
     def now(self) -> datetime:
@@ -88,7 +88,7 @@ class EmbeddedClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Advance the time by this amount. Work that became due is complete on return. Raises ValueError for a negative amount."""
+        """Advance the clock by this amount. Due work is complete on return. Raises ValueError for a negative amount."""
         minutes += (days * 24 + hours) * 60
         milliseconds += (minutes * 60 + seconds) * 1000
         await self._broker.advance_ms(milliseconds + (by or timedelta()) / timedelta(milliseconds=1))
@@ -100,7 +100,7 @@ class _EmbeddedHost:
         self._moved = moved
 
     def request_stop(self) -> None:
-        """Do nothing: the process is the caller's."""
+        """Do nothing: the process belongs to the caller."""
 
     def new_connection(self, context: ServerContext) -> Connection:
         return EmbeddedConnection(context, self._embedded.faults, self._moved)
@@ -110,10 +110,10 @@ class _EmbeddedHost:
 
 
 class EmbeddedBroker:
-    """Created and closed by `embed`; used on its loop only."""
+    """A broker in this process. Created and closed by `embed`; used on its event loop only."""
 
     def __init__(self, config: BrokerConfig, run: Callable[[Callable[[], Any]], Any] | None = None) -> None:
-        """`run` executes a function on the loop, for faults from other threads."""
+        """`run` executes a function on the event loop, for faults from other threads."""
         self._config = config
         self._moved = MovedClock()
         self._fullness = Fullness()
@@ -127,7 +127,7 @@ class EmbeddedBroker:
         self.clock = EmbeddedClock(self, self._moved)
         self.faults = Faults(self._fullness, self._lines, run or _at_once)
 
-    # --- where it is -------------------------------------------------------------------------------------------------
+    # --- addresses ---------------------------------------------------------------------------------------------------
 
     @property
     def service_url(self) -> str:
@@ -143,34 +143,36 @@ class EmbeddedBroker:
 
     @property
     def broker(self) -> Broker:
-        """Raises NotRunning."""
+        """Return the running broker. Raises NotRunning."""
         if self._running is None:
-            raise NotRunning("the embedded broker does not run: restart() brings it back, unless it was closed")
+            raise NotRunning("the embedded broker is not running: call restart(), or create a new one if it was closed")
         return self._running
 
-    # --- its lives ---------------------------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the broker, once. Raises the errors of `app.Broker.start`."""
         async with self._changing:
             await self._start()
 
     async def crash(self) -> None:
-        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Confirmed data are kept, also
-        with stores in memory; the files of local stores are closed in order. Does nothing if the broker is not running.
+        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Data with
+        receipts is kept, also in memory; the files of local stores are closed. Does nothing if the broker is not
+        running.
         """
         async with self._changing:
             await self._crash()
 
     async def restart(self) -> None:
-        """Start again with the stored data, at the same ports; a running broker crashes first. Raises NotRunning after `close`."""
+        """Start again with the stored data, at the same ports. A running broker crashes first. Raises NotRunning after
+        `close`.
+        """
         async with self._changing:
             await self._crash()
             await self._start()
 
     async def reset(self) -> None:
-        """Start again at the same ports without stored data and faults, and with the machine's time. Clients lose their connections
-        and reconnect by themselves. The broker's files in its data directory are deleted.
+        """Start again at the same ports without stored data and faults, and with the machine's time. The broker's
+        files in its data directory are deleted. Clients reconnect by themselves.
         """
         async with self._changing:
             unused = self.faults.end_all()
@@ -184,7 +186,7 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def close(self) -> None:
-        """Stop in order: clients are notified. Idempotent."""
+        """Stop and notify clients. Idempotent."""
         async with self._changing:
             self._is_closed = True
             running, self._running = self._running, None
@@ -196,11 +198,10 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def advance_ms(self, milliseconds: float) -> None:
-        """See `EmbeddedClock.advance`."""
         if not milliseconds >= 0:
-            raise ValueError("time goes forward only")
+            raise ValueError("the time cannot be moved back")
         if self._moved.added_ms + milliseconds > MOST_MS:
-            raise ValueError("not more than a hundred years together")
+            raise ValueError("the total cannot exceed a hundred years")
         async with self._changing:
             if self._runtime is None:
                 self._moved.added_ms += milliseconds  # the broker is not running
@@ -228,7 +229,7 @@ class EmbeddedBroker:
                 runtime.cancel_timers()
                 if not fields or not left or not _is_port_taken(error):
                     raise
-                await asyncio.sleep(PORT_TRY_S)  # an outgoing connection has the port for a short time
+                await asyncio.sleep(PORT_TRY_S)  # an outgoing connection may use the port for a short time
             except BaseException:
                 runtime.cancel_timers()
                 raise
@@ -250,8 +251,10 @@ class EmbeddedBroker:
             self._runtime = None
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """Crash, where a process of its own would end."""
-        logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
+        """Crash, where a broker alone in its process would end the process."""
+        logs.error(
+            "storage.lost", error=str(error), action="the embedded broker crashes: call restart() to start it again"
+        )
         self._tasks.start(self.crash(), "crash")
 
     # --- faults and time -----------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ class EmbeddedBroker:
         return [each for each in self._running.listener.context.connections if isinstance(each, EmbeddedConnection)]
 
     async def _settle(self) -> None:
-        """Wait until the broker has no more work at the present time."""
+        """Wait until the broker has no more work at the current time."""
         if self._running is None:
             return
         broker_context = self._running.service.broker_context
@@ -275,17 +278,18 @@ class EmbeddedBroker:
                 while broker_context.pumps or broker_context.compaction_slot.locked():  # noqa: ASYNC110  (they say nothing)
                     await asyncio.sleep(SETTLE_LOOK_S if broker_context.compaction_slot.locked() else 0)
         if self._memory is None:
-            await asyncio.sleep(SETTLE_LOOK_S)  # reads of files come from threads
+            await asyncio.sleep(SETTLE_LOOK_S)  # file reads end in threads
         for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def embed(directory: str | Path | None = None, **settings: object) -> AsyncIterator[EmbeddedBroker]:
-    """Run a broker on the running event loop until the end of the `with`: in memory, or with its data in `directory`.
+    """Run a broker on the running event loop until the end of the `with` block: in memory, or with its data in
+    `directory`.
 
-    `settings` are keys of broker.conf, unchanged (`brokerDeduplicationEnabled=True`) or in snake case. Raises ConfigError for
-    unknown keys, and the errors of a broker that cannot start.
+    `settings` are keys of broker.conf, unchanged (`brokerDeduplicationEnabled=True`) or in snake case. Raises
+    ConfigError for unknown keys, and the errors of a broker that cannot start.
     """
     broker = EmbeddedBroker(configuration(directory, settings))
     await broker.start()
@@ -296,7 +300,6 @@ async def embed(directory: str | Path | None = None, **settings: object) -> Asyn
 
 
 def configuration(directory: str | Path | None, settings: dict[str, object]) -> BrokerConfig:
-    """Raises ConfigError."""
     by_field = {info.field: info for info in KEYS.values()}
     store = "memory" if directory is None else "local"
     metadata = "memory" if directory is None else "sqlite"
@@ -320,7 +323,7 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
 
 
 def _replaced(config: BrokerConfig, fields: dict[str, Any]) -> BrokerConfig:
-    """A broker changes its own object when keys are set at run time."""
+    """Return a copy, because a broker changes its configuration object when keys are set at run time."""
     values = {info.field: getattr(config, info.field) for info in KEYS.values()}
     return BrokerConfig(**{**values, **fields})
 
@@ -330,7 +333,7 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete the broker's files only: the directory may contain files of its user."""
+    """Delete the broker's files only: the directory may contain other files."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

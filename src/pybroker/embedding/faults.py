@@ -1,8 +1,8 @@
 """The faults that a test injects between clients and a broker.
 
-The rules here decide about each command, receipt and delivery; `in_process_connection.py` applies them. A fault is active until
-`undo`, or until it has happened the requested number of times. A fault that never happened is reported by a warning when it ends,
-because a test with a wrong topic would pass for the wrong reason.
+The rules here decide about each command, receipt and delivery; `in_process_connection.py` applies them. A fault is
+active until `undo`, or until it has happened the requested number of times. A fault that never happened causes a
+warning when it ends, because a test with a wrong topic would otherwise pass for the wrong reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
 MAX_MISSED = 3
-"""Topics in the report of an unused fault."""
+"""Maximum number of topics in the warning about an unused fault."""
 _REFUSABLE = (
     "CONNECT",
     "PARTITIONED_METADATA",
@@ -48,44 +48,39 @@ _REFUSABLE = (
 
 
 class Line(Protocol):
-    """A client's connection, for faults."""
+    """A client's connection, as the faults use it."""
 
-    def topics(self) -> Iterable[str]:
-        """Full names of its producers' and consumers' topics."""
+    def topics(self) -> Iterable[str]: ...
 
-    def names(self) -> Iterable[str]:
-        """Names of its producers and consumers, and of its client."""
+    def names(self) -> Iterable[str]: ...
 
-    def drop(self) -> None:
-        """Close it."""
+    def drop(self) -> None: ...
 
-    def stall(self) -> None:
-        """Neither read nor write from now on."""
+    def stall(self) -> None: ...
 
-    def unstall(self) -> None:
-        """Continue with the delayed commands."""
+    def unstall(self) -> None: ...
 
     def hurry_receipts(self) -> None:
-        """Send receipts that a fault has delayed."""
+        """Send the receipts that a fault has delayed."""
 
     def hurry_messages(self) -> None:
-        """Send messages that a fault has delayed."""
+        """Send the messages that a fault has delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """All given values must match, and without values all clients match."""
+    """Selection of connections: all values that are set must match. Without values all clients match."""
 
     topic: str | None = None
     name: str | None = None
 
     @classmethod
     def of(cls, topic: str | None, name: str | None) -> Self:
-        """`topic` with or without its domain and namespace. Raises InvalidTopicName."""
+        """Create a selection. `topic` is with or without domain and namespace. Raises InvalidTopicName."""
         return cls(None if topic is None else str(TopicName.parse(topic)), name)
 
     def means_topic(self, topic: str) -> bool:
-        """A partition matches with its topic."""
+        """Return whether the topic is selected. A partition matches with its topic."""
         if self.topic is None or self.topic == topic:
             return True
         return bool(topic) and str(TopicName.parse(topic).partitioned_name) == self.topic
@@ -101,7 +96,7 @@ class UnusedFault(UserWarning):
 
 
 class Unused(NamedTuple):
-    """The report, and the line of the test that created the fault."""
+    """The warning about an unused fault, and the line of the test that created the fault."""
 
     text: str
     file: str
@@ -121,7 +116,7 @@ class Aim:
     whom: Whom
     call: str
     what: str
-    """The plural noun for the objects of the fault, for the report."""
+    """Plural noun of the selected objects, for the warning."""
     has_happened: bool = False
     missed: list[str] = field(default_factory=list)
     """Topics of commands that did not match."""
@@ -136,7 +131,7 @@ class Aim:
         return False
 
     def report(self) -> str | None:
-        """None if the fault has happened."""
+        """Return the warning, or None if the fault has happened."""
         if self.has_happened:
             return None
         told = "".join(
@@ -147,19 +142,19 @@ class Aim:
 
 
 class Fault:
-    """An active fault; `with` undoes it at the end. Idempotent."""
+    """An active fault. As a context manager it is undone at the end of the block."""
 
     def __init__(self, undo: Callable[[], Unused | None]) -> None:
         self._undo = undo
 
     def undo(self) -> None:
-        """End the fault. Warns of a fault that never happened (UnusedFault)."""
+        """End the fault. Idempotent. Warns of a fault that never happened (UnusedFault)."""
         unused = self.end()
         if unused is not None:
             warn_of([unused])
 
     def end(self) -> Unused | None:
-        """End the fault and return the report of one that never happened."""
+        """End the fault and return the warning if it never happened."""
         return self._undo()
 
     def __enter__(self) -> Self:
@@ -204,12 +199,12 @@ Aimed = TypeVar("Aimed", Refusal, ReceiptFault, Slowness)
 
 
 class Faults:
-    """Its methods may be called from any thread if it has a `run` for that."""
+    """The active faults of a broker. With `run`, its methods may be called from any thread."""
 
     def __init__(
         self, fullness: Fullness, lines: Callable[[], list[Line]], run: Callable[[Callable[[], T]], T]
     ) -> None:
-        """`lines` returns the connections; `run` executes a function on the broker's loop, and waits for it."""
+        """`lines` returns the connections; `run` executes a function on the broker's event loop and waits for it."""
         self._fullness = fullness
         self._lines = lines
         self._run: Callable[[Callable[[], object]], object] = run  # type: ignore[assignment]
@@ -221,8 +216,8 @@ class Faults:
     # --- creation of faults --------------------------------------------------------------------------------------------
 
     def drop_connections(self, topic: str | None = None, name: str | None = None) -> int:
-        """Close the connections of clients that produce to or consume from `topic`, or whose producer, consumer, or client has the
-        name `name`; all without either. Return their number. Clients reconnect by themselves.
+        """Close the connections of clients that produce to or consume from `topic`, or that have a producer,
+        consumer, or client named `name`; without either, all. Return their number. Clients reconnect by themselves.
         """
         whom = Whom.of(topic, name)
 
@@ -264,8 +259,8 @@ class Faults:
         topic: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with `error`: any
-        ServerError of the protocol. `topic` is that of the command. Raises ValueError for unknown names.
+        """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
+        `error`, a ServerError of the protocol. `topic` is that of the command. Raises ValueError for unknown names.
         """
         types = frozenset({_command_type(command)})
         aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
@@ -282,7 +277,7 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Send receipts `seconds` of the broker's time later; `undo` sends the delayed ones."""
+        """Send receipts later, by `seconds` of the broker's time. `undo` sends the delayed ones."""
         fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
@@ -294,8 +289,8 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Send consumers one entry, a message or a batch, each `seconds_each` of the broker's time, as if they needed so long for
-        it.
+        """Send consumers one entry (a message or a batch) per `seconds_each` of the broker's time, as if they were
+        slow.
         """
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
@@ -347,7 +342,7 @@ class Faults:
         return bool(self._receipts)
 
     def seconds_each(self, topic: str, subscription: str, line: Line) -> float:
-        """0 without a fault."""
+        """Return the seconds between two entries of a consumer; 0 without a fault."""
         if not self._slow:
             return 0
         found = [
@@ -361,7 +356,7 @@ class Faults:
         return [line for line in self._lines() if whom.means(line)]
 
     def _in_force(self, faults: list[Aimed], fault: Aimed, let_go: Callable[[Line], None]) -> Fault:
-        """`let_go` makes each connection send what the fault has delayed."""
+        """Activate a fault. `let_go` makes each connection send what the fault has delayed."""
 
         def end() -> None:
             if fault in faults:
@@ -398,19 +393,18 @@ class Faults:
 
 
 def _caller() -> tuple[str, int]:
-    """The first frame outside of this module."""
+    """Return file and line of the first stack frame outside of this module."""
     frame = sys._getframe(1)  # noqa: SLF001  (as `warnings` does)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _nothing(line: Line) -> None:
-    """Nothing was delayed."""
+def _nothing(line: Line) -> None: ...
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:
-    """`topic` may be empty."""
+    """Return whether the selection matches. `topic` may be empty."""
     return whom.means_topic(topic) and (whom.name is None or any(whom.name in name for name in line.names()))
 
 

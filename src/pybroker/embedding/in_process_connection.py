@@ -1,6 +1,6 @@
-"""A client's connection to an embedded broker: like any other, but with faults, and with the broker's time for its client.
+"""A client's connection to an embedded broker, with faults and the broker's advanced time.
 
-Invariants: without a fault, and with an unchanged clock, all data take the normal path. Delayed data keep their order.
+Invariants: without a fault, and with an unchanged clock, all data takes the normal path. Delayed data keeps its order.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.embedding.virtual_time import MovedClock
 
-_HOLD_STALLED = 1 << 16  # a reason not to read that the broker itself never uses
+_HOLD_STALLED = 1 << 16  # an additional reason not to read from the socket
 _SEND = pb.BaseCommand.SEND
 _ACK = pb.BaseCommand.ACK
 
 
 class EmbeddedConnection(Connection, Line):
-    """Owned as any connection is."""
+    """The connection of one client."""
 
     def __init__(self, context: ServerContext, faults: Faults, clock: MovedClock) -> None:
         super().__init__(context)
@@ -44,7 +44,7 @@ class EmbeddedConnection(Connection, Line):
         self._clock = clock
         self._is_stalled = False
         self._is_again = False
-        self._unsent: deque[Callable[[], None]] = deque()  # while stalled
+        self._unsent: deque[Callable[[], None]] = deque()  # calls deferred while the connection is stalled
         self._receipts = LateCalls(self.runtime)
         self._slow: dict[int, LateCalls] = {}  # by consumer id
 
@@ -118,14 +118,14 @@ class EmbeddedConnection(Connection, Line):
             super()._take(decode)
 
     def _take_deferred(self) -> None:
-        self._is_again = True  # the time was added at its arrival
+        self._is_again = True  # its time was changed when it arrived
         try:
             super()._take_deferred()
         finally:
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """As from a client whose clock was advanced with the broker's."""
+        """Return the command with times advanced as the broker's clock is."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))
@@ -203,7 +203,7 @@ class EmbeddedConnection(Connection, Line):
     def _send_late(
         self, consumer: Consumer | None, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int
     ) -> None:
-        if self.consumers.get(consumer_id) is consumer:  # else its entries are assigned to other consumers now
+        if self.consumers.get(consumer_id) is consumer:  # otherwise its entries belong to other consumers now
             super().send_messages(consumer_id, delivery, consumer_epoch, partition)
 
 
@@ -223,7 +223,6 @@ def _one_of(delivery: Delivery, index: int) -> Delivery:
 
 
 def _topic_of(command: pb.BaseCommand, field: str) -> str:
-    """The full name; empty without a topic."""
     message: Any = getattr(command, field)
     try:
         return str(TopicName.parse(str(message.topic)))
@@ -232,7 +231,6 @@ def _topic_of(command: pb.BaseCommand, field: str) -> str:
 
 
 def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: BrokerError) -> bytes:
-    """Return a failed response of the command's own kind, because its client waits for that; else ERROR."""
     reply = pb.BaseCommand()
     answer = field.removesuffix("Request") + "Response"
     response: Any = getattr(reply, answer, None)
@@ -252,7 +250,7 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Move the client's times in `entry` by `added_ms`. Invalid data stay unchanged: other code refuses them."""
+    """Move the client's times in `entry` by `added_ms`. Invalid data stays unchanged, because other code refuses it."""
     try:
         metadata, payload = split_entry(entry)
     except ProtocolViolation:
@@ -264,7 +262,7 @@ def moved(entry: bytes, added_ms: int) -> bytes:
 
 
 class LateCalls:
-    """Calls that are made later, in the order of their addition, by the broker's clock. Invariant: no call overtakes another."""
+    """Queue of calls to be made later by the broker's clock. Invariant: no call overtakes another."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -275,7 +273,9 @@ class LateCalls:
         return len(self._waiting)
 
     def add(self, call: Callable[[], None], delay_s: float, *, after_last: bool = False) -> None:
-        """Call `delay_s` from now, or, with `after_last`, from when the last one is due; not before the last one in any case."""
+        """Make `call` after `delay_s`, counted from now or, with `after_last`, from the time of the last queued
+        call. It is never made before the last one.
+        """
         now_ms = self._runtime.clock.monotonic_ms()
         begin_ms = max(now_ms, self._last_due_ms) if after_last else now_ms
         self._last_due_ms = max(self._last_due_ms, begin_ms + delay_s * 1000)
@@ -283,7 +283,7 @@ class LateCalls:
         self._runtime.call_later((self._last_due_ms - now_ms) / 1000, partial(self._due, call))
 
     def _due(self, call: Callable[[], None]) -> None:
-        if self._waiting and self._waiting[0] is call:  # else `hurry` has made it, and others wait now
+        if self._waiting and self._waiting[0] is call:  # otherwise `hurry` has made it, and others wait now
             self._waiting.popleft()()
 
     def hurry(self) -> None:

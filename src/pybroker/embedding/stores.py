@@ -1,4 +1,4 @@
-"""The stores of an embedded broker in memory, which survive its crashes, and which can be full.
+"""The in-memory stores of an embedded broker, which survive its crashes and can simulate a full disk.
 
 Invariant: a copy shares no state with the original, which may still be written to.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pybroker.build import Stores
+from pybroker.broker_assembly import Stores
 from pybroker.disk.disk import Disk, SpaceFigures
 from pybroker.errors import StorageFull
 from pybroker.ledgers.ledger_store import AppendRun
@@ -15,11 +15,11 @@ from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
-NO_SPACE = "the disk is full: a fault that a test has set"
+NO_SPACE = "the disk is full (a fault of a test)"
 
 
 class Fullness:
-    """Shared by a test's faults and the stores."""
+    """The simulated state of the disk, shared by a test's faults and the stores."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -51,7 +51,7 @@ class FillableDisk(Disk):
 
 
 class MemoryStores:
-    """The stored data of an embedded broker, over its restarts."""
+    """The stored data of an embedded broker, kept over its restarts."""
 
     def __init__(self, fullness: Fullness) -> None:
         self._fullness = fullness

@@ -1,7 +1,7 @@
-"""An embedded broker on a thread of its own, for code without an event loop, or with a private one.
+"""An embedded broker on a separate thread, for code without an event loop or with another one.
 
-Invariants: each method may be called from any thread but the broker's own; after `close` the thread has ended. A forked process has
-no such thread: there each call raises an error instead of waiting forever.
+Invariants: each method may be called from any thread but the broker's; after `close` the thread has ended. In a forked
+process the thread does not exist, and each call raises an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pybroker.app import loop_factory
+from pybroker.broker_process import loop_factory
 from pybroker.config import BrokerConfig
 from pybroker.embedding.embedded_broker import EmbeddedBroker, NotRunning, configuration
 from pybroker.embedding.faults import Faults
@@ -27,13 +27,12 @@ CALL_TIMEOUT_S = 120.0
 
 
 class ThreadClock:
-    """The broker's time, which follows the machine's until it is advanced."""
+    """The broker's clock, which follows the machine's clock until a test advances it."""
 
     def __init__(self, thread: BrokerThread) -> None:
         self._thread = thread
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         return self._thread.embedded.clock.now_ms()
 
     def now(self) -> datetime:
@@ -49,7 +48,7 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """As `EmbeddedClock.advance`, with its ValueError. Calls from several threads run one after the other."""
+        """See `EmbeddedClock.advance`. Calls from several threads run one after the other."""
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
@@ -57,12 +56,12 @@ class ThreadClock:
 
 
 class BrokerThread:
-    """Created by `embed_in_thread`, or by a caller that calls `close`."""
+    """A broker and its thread. Created by `embed_in_thread`, or by a caller that calls `close`."""
 
     embedded: EmbeddedBroker
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Raises the errors of a broker that cannot start."""
+        """Start the thread and the broker. Raises the errors of a broker that cannot start."""
         self._config = config
         self._process_id = os.getpid()
         self._started: Future[None] = Future()
@@ -73,7 +72,7 @@ class BrokerThread:
         self._started.result(START_TIMEOUT_S)
         self.clock = ThreadClock(self)
 
-    # --- as EmbeddedBroker -------------------------------------------------------------------------------------------
+    # --- methods of EmbeddedBroker -----------------------------------------------------------------------------------
 
     @property
     def service_url(self) -> str:
@@ -92,23 +91,20 @@ class BrokerThread:
         return self.embedded.faults
 
     def crash(self) -> None:
-        """See `EmbeddedBroker.crash`."""
         self.wait_for(self.embedded.crash())
 
     def restart(self) -> None:
-        """See `EmbeddedBroker.restart`."""
         self.wait_for(self.embedded.restart())
 
     def reset(self) -> None:
-        """See `EmbeddedBroker.reset`."""
         self.wait_for(self.embedded.reset())
 
     def close(self) -> None:
-        """Stop the broker in order and end the thread. Idempotent; without effect in a forked process."""
+        """Stop the broker and end the thread. Idempotent; does nothing in a forked process."""
         if self._process_id != os.getpid() or self._loop is None:
             return
         if threading.current_thread() is self._thread:
-            raise RuntimeError("the broker's own thread cannot wait for its end: close it from another one")
+            raise RuntimeError("the broker's thread cannot close the broker: call close() from another thread")
         try:
             self._loop.call_soon_threadsafe(self._end.set)
         except RuntimeError:
@@ -118,7 +114,7 @@ class BrokerThread:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work` on the broker's loop. Raises NotRunning when the loop has ended."""
+        """Return the result of `work` on the broker's event loop. Raises NotRunning if the event loop has ended."""
         try:
             waiting = asyncio.run_coroutine_threadsafe(work, self._require_loop())
         except BaseException:
@@ -127,7 +123,7 @@ class BrokerThread:
         try:
             return waiting.result(CALL_TIMEOUT_S)
         except BaseException:
-            waiting.cancel()  # there is no waiter any more; no effect if it has ended
+            waiting.cancel()  # the caller no longer waits; no effect if the work has ended
             raise
 
     def _call(self, work: Callable[[], Any]) -> Any:
@@ -142,10 +138,10 @@ class BrokerThread:
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._process_id != os.getpid():
             raise RuntimeError(
-                "this broker runs in the process that this one was forked from: start one here, by its own fixture"
+                "this broker runs in the parent process: start a broker in this process, with its own fixture"
             )
         if threading.current_thread() is self._thread:
-            raise RuntimeError("called on the broker's own thread, which would wait for itself: use `embedded`")
+            raise RuntimeError("called on the broker's thread, which would deadlock: use `embedded` there")
         if self._loop is None or self._loop.is_closed():
             raise NotRunning("the embedded broker was closed")
         return self._loop
@@ -172,7 +168,7 @@ class BrokerThread:
 
 @contextmanager
 def embed_in_thread(directory: str | Path | None = None, **settings: object) -> Iterator[BrokerThread]:
-    """As `embed`, on a thread of its own until the end of the `with`."""
+    """Run `embed` on a separate thread until the end of the `with` block."""
     thread = BrokerThread(configuration(directory, settings))
     try:
         yield thread

@@ -1,8 +1,7 @@
 """Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
-Invariants: time never goes back. `advance` goes from timer to timer in the order in which they are due, and lets the broker finish
-the due work before the next step: a task that was woken sleeps again, or has ended. Connections are supervised by the machine's
-time, so that a jump closes no connection.
+Invariants: time never goes back. `advance` runs the timers in due order, and waits for the broker's resulting work
+before the next step. Connections are supervised by the machine's time, so a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime, Timer
 
 STEPS = 500
-"""Maximum number of steps of one advance. A timer with a shorter period rings less often during the advance."""
+"""Maximum number of steps of one advance. A timer with a shorter period runs less often during the advance."""
 SETTLE_TURNS = 6
 """Iterations of the event loop after each step: for timers, pumps, completed writes, and their waiters."""
 LONGEST_SETTLE_S = 10.0
-"""Limit in machine time. A woken task that is still busy then waits for something other than time; the advance continues."""
+"""Limit in seconds of the machine's time. A task that is still busy then waits for something other than time, and the
+advance continues.
+"""
 
 
 class MovedClock(Clock):
@@ -37,7 +38,7 @@ class MovedClock(Clock):
 
 
 class _Ringing(Timer):
-    """`due_ms` is by the clock's monotonic time."""
+    """A scheduled call, due at `due_ms` of the clock's monotonic time."""
 
     __slots__ = ("callback", "due_ms", "is_cancelled", "serial")
 
@@ -55,7 +56,7 @@ class _Ringing(Timer):
 
 
 class VirtualRuntime(Runtime):
-    """Owned by one broker, and used only on its loop."""
+    """Runtime of one embedded broker, used only on its event loop."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
         super().__init__(config, clock)
@@ -104,8 +105,8 @@ class VirtualRuntime(Runtime):
             self._alarm.cancel()
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Advance the time and run all timers that become due. `settle` returns when the broker has no more work to do."""
-        await self._settle()  # a task that was just started may not sleep yet
+        """Advance the time and run all timers that become due. `settle` returns when the broker has no more work."""
+        await self._settle()  # a task that was just started may not wait yet
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:
             next_ms = self._next_due_ms()
@@ -124,7 +125,7 @@ class VirtualRuntime(Runtime):
         return self._heap[0].due_ms - self._moved.monotonic_ms() if self._heap else None
 
     def _ring_due(self) -> None:
-        """Timers that the callbacks add are called later, even if they are due at once."""
+        """Call the due timers. Timers that these calls add run later, even if they are due immediately."""
         now_ms = self._moved.monotonic_ms()
         due: list[_Ringing] = []
         while self._heap and self._heap[0].due_ms <= now_ms:

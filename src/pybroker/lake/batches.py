@@ -31,7 +31,8 @@ class Batch:
 
 
 def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
-    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry per topic.
+    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry
+    per topic.
 
     Positions also advance in plans without entries, for example past empty ledgers.
     """
@@ -51,7 +52,6 @@ def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
 
 
 def _take(plan: TopicPlan, share: int) -> list[Piece]:
-    """Select entries from the beginning of the plan until the share is used up, but at least one."""
     taken: list[Piece] = []
     left = share
     for ledger in plan.ledgers:
@@ -69,7 +69,6 @@ def _take(plan: TopicPlan, share: int) -> list[Piece]:
 
 
 def _place_after(plan: TopicPlan, taken: list[Piece]) -> Place:
-    """Return the end of the plan if all of it is selected, else the position after the last entry."""
     whole = [ledger for ledger in plan.ledgers if ledger.end_entry_id > ledger.first_entry_id]
     if len(taken) == len(whole) and (not whole or taken[-1].entries.end_entry_id == whole[-1].end_entry_id):
         return plan.end
@@ -78,7 +77,6 @@ def _place_after(plan: TopicPlan, taken: list[Piece]) -> Place:
 
 
 def _end_within(ledger: PlannedLedger, size_bytes: int) -> int:
-    """Return the end of the first `size_bytes` of the ledger, approximately. It includes at least one entry."""
     if ledger.size_bytes <= size_bytes:
         return ledger.end_entry_id
     best = ledger.first_entry_id

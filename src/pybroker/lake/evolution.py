@@ -89,9 +89,9 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
     problems += _same_but_for_case([name for name in [*present.names, *wanted.names] if name not in renamed])
     if problems:
         raise EvolutionRefused(
-            "the table cannot take these rows: "
+            "the table cannot store these rows: "
             + "; ".join(dict.fromkeys(problems))
-            + ". Either write to another table (--table), or leave the column out (--columns), or read values as bytes "
+            + ". Either write to another table (--table), or omit the column (--columns), or read values as bytes "
             "(--value-mode raw), or put such values into a new column (--on-incompatible new-column)"
         )
     return steps
@@ -106,7 +106,7 @@ def _same_but_for_case(names: list[str]) -> list[str]:
     """Return a sentence for each pair of names that SQL engines cannot distinguish."""
     folded: dict[str, str] = {}
     return [
-        f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot tell apart"
+        f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot distinguish"
         for name in names
         if folded.setdefault(name.casefold(), name) != name
     ]

@@ -1,10 +1,9 @@
-"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that table
-version.
+"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that
+table version.
 
-A kill before the commit leaves files that no version names, which cleaning removes; a kill afterwards leaves nothing. Only the
-table stores positions, so they cannot disagree with its rows. A conflict discards the work, unless the table still has the
-positions and the owner with which the work began. Then the same files are committed on top of the other writer's changes,
-because they still contain exactly the missing rows.
+After a kill before the commit, cleaning removes the written files. Only the table stores positions, so they cannot
+disagree with its rows. A conflict discards the work, unless the table still has the positions and the owner with which
+the work began. Then the same files are committed on top of the other writer's changes.
 """
 
 from __future__ import annotations
@@ -233,7 +232,6 @@ class LakePipeline:
         )
 
     def _evolve(self, reading: RowReading) -> RowReading:
-        """Evolve the table for the reading, and return the reading in the form that fits the table. Raises EvolutionRefused."""
         for attempt in range(MAX_CONFLICTS):
             fitting = self._fitting(reading)
             try:
@@ -260,7 +258,6 @@ class LakePipeline:
         return reading if fields == list(reading.schema) else RenamedRows(reading, pa.schema(fields))
 
     def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
-        """Commit the files. Return False if they were discarded."""
         began = self.state
         for attempt in range(MAX_CONFLICTS):
             state = self.state

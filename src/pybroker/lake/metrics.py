@@ -57,5 +57,4 @@ class LakeMetrics:
         return int(server.server_port)
 
     def write(self, path: Path) -> None:
-        """Write the metrics to a file, which is replaced atomically."""
         write_to_textfile(str(path), self.registry)

@@ -42,7 +42,6 @@ def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
 
 
 def catalog_properties(settings: LakeSettings) -> dict[str, str]:
-    """Return the properties of the configured catalog, or of an SQLite catalog in the target directory."""
     if settings.catalog:
         properties = dict(settings.catalog)
         if settings.target:
@@ -60,7 +59,6 @@ def catalog_properties(settings: LakeSettings) -> dict[str, str]:
 
 
 def connection_values(settings: LakeSettings) -> dict[str, str]:
-    """Return the broker's address and credentials of the settings, by profile keys; may be empty. Raises SettingsRefused."""
     try:
         access = access_by_parameters("", None, settings.auth_params, None)
     except AccessRefused as error:
@@ -82,7 +80,6 @@ def source_options(settings: LakeSettings, access: Access) -> SourceOptions:
 
 
 def selection(settings: LakeSettings) -> TopicSelection:
-    """Return the topics to read. Raises SettingsRefused."""
     skips_loss = settings.on_data_loss == "skip"
     try:
         if settings.topics:

@@ -10,7 +10,6 @@ MERGED_PREFIX = "merged"
 
 
 def file_prefix(pipeline: str, epoch: int) -> str:
-    """Return the name prefix of all files written in this epoch."""
     return f"{pipeline}.e{epoch}"
 
 

@@ -37,7 +37,6 @@ class Partitioning:
         return _EPOCH + timedelta(microseconds=value * _MICROS[self.unit])
 
     def path(self, value: int | None) -> str:
-        """Return the directory of a partition below `data`."""
         return f"{self.column}_{self.unit}={self.value_text(value)}"
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:

@@ -71,7 +71,6 @@ class LakeService:
         self._stopping.set()
 
     def run(self) -> Report:
-        """Run until the end or `stop`. Raises LeaseHeld, LeaseLost, DataLoss, ReadingFailed, LakeError."""
         self._pipeline.begin()
         try:
             self._loop()
@@ -84,7 +83,6 @@ class LakeService:
         return self.report
 
     def _release(self) -> None:
-        """Release the lease after a failure, so that a restart need not wait for its end."""
         try:
             self._pipeline.end()
         except (LakeError, OSError) as error:

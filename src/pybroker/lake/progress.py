@@ -68,7 +68,6 @@ def positions_text(positions: Mapping[str, Place]) -> str:
 
 
 def positions_of(text: str) -> dict[str, Place]:
-    """Parse the result of `positions_text`. Raises ProgressUnreadable."""
     try:
         document = json.loads(text)
         if document["v"] != FORMAT_VERSION:
@@ -90,7 +89,6 @@ def lease_text(lease: Lease) -> str:
 
 
 def lease_of(text: str) -> Lease:
-    """Parse the result of `lease_text`. Raises ProgressUnreadable."""
     try:
         document = json.loads(text)
         return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))

@@ -49,15 +49,12 @@ class Storage:
 
     @property
     def root(self) -> str:
-        """The root without a trailing slash: a path for the local file system, else a URL."""
         return f"{self._prefix}{self._root}"
 
     def location(self, path: str) -> str:
-        """Return the full location of a path below the root."""
         return f"{self.root}/{path}"
 
     def relative(self, location: str) -> str:
-        """Return the path below the root of a full location."""
         stripped = self._fs._strip_protocol(location)  # noqa: SLF001  (fsspec's documented way for its subclasses)
         assert stripped.startswith(self._root + "/"), f"{location} is not under {self.root}"
         return str(stripped[len(self._root) + 1 :])
@@ -74,7 +71,6 @@ class Storage:
         return opened
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError."""
         content: bytes = self._fs.cat_file(f"{self._root}/{path}")
         return content
 
@@ -138,7 +134,6 @@ class Storage:
             os.close(directory)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write or replace the file atomically."""
         target = f"{self._root}/{path}"
         if not self.is_local:
             self._fs.pipe_file(target, content)
@@ -149,7 +144,6 @@ class Storage:
         temporary.replace(target)
 
     def names(self, directory: str) -> list[str]:
-        """Return the sorted file names of a directory; empty if it does not exist."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(f"{self._root}/{directory}", detail=True)
@@ -158,7 +152,6 @@ class Storage:
         return sorted(str(info["name"]).rsplit("/", 1)[-1] for info in found if info["type"] == "file")
 
     def walk(self) -> Iterator[StoredFile]:
-        """Yield all files below the root."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(self._root, detail=True)

@@ -85,7 +85,6 @@ class Change:
     removed: Sequence[TableFile] = ()
     """Files that `added` replaces. A commit with these changes no row."""
     note: dict[str, str] = field(default_factory=dict)
-    """Information for the history of the table."""
 
 
 class LakeTable(ABC):
@@ -101,8 +100,7 @@ class LakeTable(ABC):
         return False
 
     @abstractmethod
-    def create(self, schema: pa.Schema, partitioning: Partitioning | None) -> None:
-        """Create the table unless it exists. Raises LakeError."""
+    def create(self, schema: pa.Schema, partitioning: Partitioning | None) -> None: ...
 
     @abstractmethod
     def load(self) -> TableState:
@@ -121,12 +119,10 @@ class LakeTable(ABC):
         """Add or change columns for `wanted`, by the rules of `evolution`. Raises EvolutionRefused, CommitConflict."""
 
     @abstractmethod
-    def files(self, state: TableState) -> list[TableFile]:
-        """Return the data files of this state."""
+    def files(self, state: TableState) -> list[TableFile]: ...
 
     @abstractmethod
-    def read_file(self, state: TableState, file: TableFile) -> pa.Table:
-        """Return the rows of one file, with the columns and types of this state."""
+    def read_file(self, state: TableState, file: TableFile) -> pa.Table: ...
 
     @abstractmethod
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
@@ -143,4 +139,4 @@ class LakeTable(ABC):
         """Delete files. Missing files are ignored."""
 
     def close(self) -> None:  # noqa: B027  (most formats have nothing to give back)
-        """Release connections."""
+        ...

@@ -95,7 +95,6 @@ class Maintenance:
         return done
 
     def _merge(self, state: TableState, group: list[TableFile]) -> int:
-        """Merge one group. Return the number of new files; 0 if another writer has changed the group."""
         layout = FileLayout(
             data_location=state.data_location,
             schema=state.schema,
@@ -141,7 +140,6 @@ class Maintenance:
             yield from self._table.read_file(state, file).to_batches()
 
     def expire(self, now_ms: int) -> int:
-        """Expire old versions with their files. Return their number."""
         for _ in range(MAX_TRIES):
             try:
                 return self._table.expire(
@@ -152,7 +150,6 @@ class Maintenance:
         return 0
 
     def clean(self, now_ms: int, is_dry: bool = False) -> list[str]:
-        """Delete files that no version names. Return their locations."""
         orphans = self._table.orphans(self._table.load(), now_ms - self._options.orphan_age_ms)
         if not is_dry:
             self._table.delete_files(orphans)

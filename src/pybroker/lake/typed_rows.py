@@ -123,7 +123,6 @@ def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -
 
 
 def avro_renames(info: SchemaInfo | None) -> dict[str, str]:
-    """Return the old name of each field that has an alias in the Avro record."""
     if info is None or info.type not in ("AVRO", "JSON"):
         return {}
     try:

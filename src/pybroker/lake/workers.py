@@ -20,8 +20,7 @@ class RowReading(Protocol):
     """The conversion of entries to rows. Picklable; opens its resources in the process that uses it."""
 
     @property
-    def schema(self) -> pa.Schema:
-        """The schema of each batch."""
+    def schema(self) -> pa.Schema: ...
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of exactly these entries. Raises ReadingFailed; an incomplete read never counts as the end."""
@@ -51,7 +50,7 @@ class Workers(ABC):
         """Write and return the files of all shares. If a share fails, the files of the others are deleted or left to cleaning."""
 
     def close(self) -> None:  # noqa: B027  (a cluster's workers are not ours to end)
-        """Stop the workers."""
+        ...
 
 
 class ThreadWorkers(Workers):
@@ -77,7 +76,6 @@ class ThreadWorkers(Workers):
 
 
 def write_share(layout: FileLayout, reading: RowReading, share: Sequence[EntryRange]) -> list[WrittenFile]:
-    """Write one share of a commit, in any process."""
     return write_files(layout, reading.schema, reading.rows(share))
 
 

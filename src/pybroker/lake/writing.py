@@ -79,7 +79,6 @@ class FileWriter:
         self._finished.append(self._open.pop(partition).finish())
 
     def finish(self) -> list[WrittenFile]:
-        """Close and return all files, in the order in which they were finished."""
         for partition in list(self._open):
             self._finish(partition)
         return self._finished
@@ -94,7 +93,6 @@ class FileWriter:
 
 
 def write_files(layout: FileLayout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-    """Write all batches, and return the files. If a batch fails, no file remains."""
     writer = FileWriter(layout, schema)
     try:
         for batch in batches:

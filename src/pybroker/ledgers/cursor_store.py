@@ -28,6 +28,11 @@ class CursorOwner(ABC):
 class CursorStore(ABC):
     """Cursor records by cursor id, which is never used twice within one data directory."""
 
+    @property
+    def needs_whole_states(self) -> bool:
+        """Whether each record that is passed to `append_delta` must contain the whole state of the cursor."""
+        return False
+
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         """Return the last snapshot, if any, and the deltas after it, oldest first."""

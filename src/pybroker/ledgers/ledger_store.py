@@ -1,12 +1,20 @@
-"""The interface of ledger stores, which managed ledgers use to store entries.
+"""The interfaces of ledger stores, which managed ledgers use to store entries.
 
 A ledger is an append-only run of entries numbered from 0, written once, sealed, read many times, deleted whole.
 
+`LedgerStore` has the operations that every store has. `LedgerIndex` answers questions about entries without reading
+them; each answer may be unknown. `LedgerFiles` is for stores with local files, which bulk readers use directly.
+
 Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the
-event loop, in the order of the appends of a ledger, only after the entries are as durable as the configuration
-promises. Concurrency: every method is called on the event loop. Failure: after a failed append, all later appends of
-that ledger fail too (`LedgerFenced`), because entry ids have no gaps. The owner seals the ledger and continues in a new
-one.
+event loop, in the order of the appends of a ledger. An append ends in one of four ways:
+
+    stored      the entries are as durable as the configuration promises
+    refused     the entries are not stored (`StorageFull` and other errors)
+    fenced      the entries are not stored: the ledger takes no more appends (`LedgerFenced`)
+    unknown     the entries may be stored or not (`AppendUnknown`); `seal` decides
+
+Concurrency: every method is called on the event loop. Failure: after an append that was not stored, all later appends
+of that ledger fail too, because entry ids have no gaps. The owner seals the ledger and continues in a new one.
 """
 
 from __future__ import annotations
@@ -14,11 +22,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyroaring import BitMap
 
-from pybroker.errors import NoSuchLedger, StoreError
+from pybroker.errors import StoreError
 from pybroker.model.counters import Buckets
 
 T = TypeVar("T")
@@ -42,7 +51,17 @@ class AppendListener(ABC):
 
     @abstractmethod
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
-        """`runs` (of this listener, in append order) are durable, or, with `error`, not stored at all."""
+        """`runs`, of this listener and in append order, are durable if `error` is None.
+
+        With AppendUnknown they may be stored; with any other error they are not.
+        """
+
+
+class LedgerPurpose(Enum):
+    """What a ledger stores. Remote stores record it beside the ledger, with the values that Pulsar uses."""
+
+    ENTRIES = "managed-ledger"
+    COMPACTED = "compacted-ledger"
 
 
 class AppendRun:
@@ -82,6 +101,25 @@ class AppendRun:
         self.size_bytes = size_bytes
         self.context = context
 
+    def divided(self, entry_count: int, contexts: tuple[object, object]) -> tuple[AppendRun, AppendRun]:
+        """Return a run with the first `entry_count` entries and a run with the others, with a context each."""
+        counts, parts = self.message_counts, (self.payloads[:entry_count], self.payloads[entry_count:])
+        first, second = (sum(map(len, part)) for part in parts)
+        return (
+            AppendRun(
+                self.listener, self.ledger_id, self.first_entry_id, parts[0], counts[:entry_count], first, contexts[0]
+            ),
+            AppendRun(
+                self.listener,
+                self.ledger_id,
+                self.first_entry_id + entry_count,
+                parts[1],
+                counts[entry_count:],
+                second,
+                contexts[1],
+            ),
+        )
+
 
 class EntryRun:
     """Consecutive entries of one ledger, as read: `payloads[i]` is entry `first_entry_id + i`.
@@ -100,19 +138,22 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """The contents of a ledger: entries, messages (each message of a batch counts), and payload bytes."""
+    """The contents of a ledger: entries, messages (each message of a batch counts), and payload bytes.
+
+    `message_count` is None if the store does not know it.
+    """
 
     ledger_id: int
     entry_count: int
-    message_count: int
+    message_count: int | None
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotals:
-    """Messages and payload bytes of a run of entries."""
+    """Messages and payload bytes of a run of entries. `message_count` is None if it is unknown."""
 
-    message_count: int
+    message_count: int | None
     size_bytes: int
 
 
@@ -140,12 +181,89 @@ class StoredBlocks:
         return self.end_offset - self.offset
 
 
+class LedgerIndex(ABC):
+    """Facts about the entries of a ledger, without reading the entries."""
+
+    @abstractmethod
+    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals | None:
+        """Return the totals of the entries 0 to `entry_id` - 1; None if they are unknown.
+
+        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
+        """
+
+    @abstractmethod
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int | None:
+        """Return the number of messages in these entries, which exist; None if it is unknown.
+
+        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
+        """
+
+    @abstractmethod
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
+        """Return ids [low, high): the first entry published at or after that time is among them, or is `high`. None if
+        nothing is known, so that every entry must be considered.
+
+        Publish times come from clients, whose clocks differ: where they do not increase, the first
+        entry of a block with such a time counts, as a bisection would find it.
+        """
+
+    @abstractmethod
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        """Return the positions at which the ledger can be split, ascending, at least that many payload bytes apart; none if the
+        store has none.
+
+        Those of a sealed ledger never change, those of an open one are only extended. Raises NoSuchLedger, StoreError.
+        """
+
+
+class NoIndex(LedgerIndex):
+    """The index of a store that knows only entries."""
+
+    async def totals_before(self, ledger_id: int, entry_id: int) -> None:
+        return None
+
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> None:
+        return None
+
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> None:
+        return None
+
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        return []
+
+
+class LedgerFiles(ABC):
+    """The local files of ledgers, for bulk reads."""
+
+    @abstractmethod
+    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
+        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file; None if the
+        first one is not in a file. It never changes until the ledger is deleted. Raises NoSuchLedger, StoreError.
+        """
+
+    @abstractmethod
+    async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
+        """Run `work` with the ledger's file, in a thread for bulk reads. Raises NoSuchLedger, StoreError."""
+
+
 class LedgerStore(ABC):
     """Ledgers by id. Raises StoreError and its subclasses only."""
 
+    @property
+    def index(self) -> LedgerIndex:
+        return _NO_INDEX
+
+    @property
+    def files(self) -> LedgerFiles | None:
+        """None if the ledgers are not local files."""
+        return None
+
     @abstractmethod
-    async def create_ledger(self) -> int:
-        """Open a new ledger for appends and return its id, which is larger than every earlier one."""
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+        """Open a new ledger for appends and return its id, which is larger than every earlier id of the owner.
+
+        `owner` is the path of the managed ledger. A remote store records both, so that a lost ledger can be attributed.
+        """
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
@@ -173,45 +291,12 @@ class LedgerStore(ABC):
         """
 
     @abstractmethod
-    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
-        """Return the totals of the entries 0 to `entry_id` - 1: exact, from the index and the columns of a few blocks.
-
-        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
-        """
-
-    @abstractmethod
-    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
-        """Count the messages in these entries, which exist; from the columns alone, damaged ones as above."""
-
-    @abstractmethod
-    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
-        """Return ids [low, high): the first entry published at or after that time is among them, or is `high`.
-
-        From memory and the index alone. Publish times come from clients, whose clocks differ: where they do not increase, the first
-        entry of a block with such a time counts, as a bisection would find it.
-        """
-
-    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
-        """Return the positions at which the ledger can be split, ascending, at least that many payload bytes apart; none if the
-        store has none.
-
-        Those of a sealed ledger never change, those of an open one are only extended. Raises NoSuchLedger, StoreError.
-        """
-        return []
-
-    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file; None if the
-        first one is not in a file. It never changes until the ledger is deleted. Raises NoSuchLedger, StoreError.
-        """
-        return None
-
-    async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
-        """Run `work` with the ledger's file, in a thread for bulk reads. Raises NoSuchLedger, StoreError."""
-        raise NoSuchLedger(f"ledger {ledger_id} has no file")
-
-    @abstractmethod
     async def seal(self, ledger_id: int) -> LedgerSummary:
-        """Close the ledger for appends for ever (idempotent); appends in flight complete first."""
+        """Close the ledger for appends for ever, and return its contents, which are final. Idempotent.
+
+        Appends in flight complete first, perhaps as unknown. Another owner may have closed the ledger: it may then
+        contain more entries than were reported as stored. Raises StoreError while the contents cannot be decided.
+        """
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
@@ -257,6 +342,9 @@ class LedgerStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Make everything durable and release files and threads. Idempotent."""
+
+
+_NO_INDEX = NoIndex()
 
 
 def told_ids(ledger_ids: Iterable[int]) -> str:

@@ -71,14 +71,15 @@ class EntryBuffer:
         del self._bytes_before[keep + 1 :]
         self.first_entry_id = min(self.first_entry_id, end_entry_id)
 
-    def totals_before(self, entry_id: int) -> LedgerTotals:
+    def totals_before(self, entry_id: int) -> tuple[int, int]:
+        """Return the messages and bytes of the buffered entries in front of `entry_id`."""
         known = len(self._messages_before) - 1
         if known < len(self.payloads):
             counts, lengths = self.message_counts[known:], map(len, self.payloads[known:])
             self._messages_before.extend(accumulate(counts, initial=self._messages_before.pop()))
             self._bytes_before.extend(accumulate(lengths, initial=self._bytes_before.pop()))
         index = min(max(0, entry_id - self.first_entry_id), len(self.payloads))
-        return LedgerTotals(self._messages_before[index], self._bytes_before[index])
+        return self._messages_before[index], self._bytes_before[index]
 
     def message_count_of(self, entry_ids: BitMap) -> int:
         here = entry_ids & BitMap(range(self.first_entry_id, self.end_entry_id))
@@ -208,9 +209,9 @@ class LiveLedger:
         assert entry_id >= self.extent.entry_count
         messages, size_bytes = self.extent.message_count, self.extent.size_bytes
         for buffer in self._buffers():
-            part = buffer.totals_before(entry_id)
-            messages += part.message_count
-            size_bytes += part.size_bytes
+            part_messages, part_bytes = buffer.totals_before(entry_id)
+            messages += part_messages
+            size_bytes += part_bytes
         return LedgerTotals(messages, size_bytes)
 
     def buffered_message_count_of(self, entry_ids: BitMap) -> int:

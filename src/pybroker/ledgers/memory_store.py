@@ -13,12 +13,22 @@ from pyroaring import BitMap
 
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner, CursorStore
-from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerStore, LedgerSummary, LedgerTotals
+from pybroker.ledgers.ledger_store import (
+    AppendListener,
+    AppendRun,
+    EntryRun,
+    LedgerIndex,
+    LedgerPoint,
+    LedgerPurpose,
+    LedgerStore,
+    LedgerSummary,
+    LedgerTotals,
+)
 from pybroker.ledgers.live_ledger import LedgerState, LiveLedger
 from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_time
 
 
-class MemoryLedgerStore(LedgerStore):
+class MemoryLedgerStore(LedgerStore, LedgerIndex):
     """Ledgers that live as long as this object."""
 
     def __init__(self, publish_time_of: PublishTimeOf = no_publish_time) -> None:
@@ -36,7 +46,11 @@ class MemoryLedgerStore(LedgerStore):
         copy._next_ledger_id = self._next_ledger_id  # noqa: SLF001
         return copy
 
-    async def create_ledger(self) -> int:
+    @property
+    def index(self) -> LedgerIndex:
+        return self
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         ledger_id = self._next_ledger_id
         self._next_ledger_id += 1
         self._ledgers[ledger_id] = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
@@ -74,6 +88,9 @@ class MemoryLedgerStore(LedgerStore):
 
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
         return self._ledger(ledger_id).publish_time_span(publish_time_ms)
+
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        return []
 
     async def seal(self, ledger_id: int) -> LedgerSummary:
         ledger = self._ledger(ledger_id)

@@ -1,9 +1,9 @@
 """Exclusive use of a data directory by one process and one user.
 
-Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, even if the file `LOCK` is
-replaced, because the directory itself is locked too. The kernel drops the locks with the process, so a crash needs no
-cleanup. Only the owner can read the directory's content. A directory with foreign files is refused, because their
-permissions would change.
+Invariants: while a process has a `DataDirectoryLock`, no other broker opens the directory. The directory itself is
+locked too, so replacing the file `LOCK` does not help. The kernel releases the locks when the process ends, so a crash
+needs no cleanup. Only the owner can read the directory. A directory with foreign files is refused, because the broker
+would change their permissions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.errors import StoreError
 try:
     import fcntl
 except ImportError:
-    _HAS_LOCKS = False  # such as on Windows
+    _HAS_LOCKS = False  # on Windows
 else:
     _HAS_LOCKS = True
 
@@ -31,7 +31,7 @@ INCOMPLETE_RESTORE_NAME = "restore.incomplete"
 """Exists while a restore has not copied all files; no broker uses the directory then."""
 _OTHERS = 0o077
 _MAX_MARK_BYTES = 32
-# A directory that contains one of these names is a data directory.
+# A directory with one of these names is a data directory.
 _OWN_NAMES = frozenset(
     {
         LOCK_FILE_NAME,
@@ -44,7 +44,6 @@ _OWN_NAMES = frozenset(
         INCOMPLETE_RESTORE_NAME,
     }
 )
-# Names that file systems create in their root directory.
 _NO_CONTENT = frozenset({"lost+found"})
 
 
@@ -57,9 +56,9 @@ class ForeignDirectory(Exception):
 
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(
-            f"{directory} is not empty and holds no data of a broker ({name}, for example): choose an empty or a new directory."
-            f" A broker takes the rights of others from all that is in its directory; to use this one all the same, create"
-            f" {directory / LOCK_FILE_NAME} as an empty file"
+            f"{directory} is not empty and is not a broker's data directory (it contains {name}): use an empty or a new directory."
+            f" A broker removes the permissions of other users from all files in its directory; to use this directory anyway,"
+            f" create {directory / LOCK_FILE_NAME} as an empty file"
         )
 
 
@@ -68,11 +67,14 @@ class IncompleteRestore(StoreError):
 
 
 class DataDirectoryLock:
-    """A lock held from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory, IncompleteRestore
-    and OSError."""
+    """Lock from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory,
+    IncompleteRestore and OSError.
+    """
 
     def __init__(self, directory: Path, *, is_only_looked_at: bool = False, is_restored: bool = False) -> None:
-        """`is_only_looked_at`: create and change nothing. The lock file must exist. `is_restored`: the caller restores into it."""
+        """`is_only_looked_at`: create and change nothing; the lock file must exist. `is_restored`: the caller
+        restores a backup into the directory.
+        """
         self._path = directory
         self._descriptors: list[int] = []
         self._is_only_looked_at = is_only_looked_at
@@ -83,7 +85,7 @@ class DataDirectoryLock:
         try:
             self._file = self._open(directory / LOCK_FILE_NAME, flags)
             self._hold(self._file)
-            # The lock file can be deleted and created again while it is locked; a directory that is not empty cannot.
+            # The lock file can be deleted and created again while it is locked. A directory with content cannot.
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
             if not is_restored and (directory / INCOMPLETE_RESTORE_NAME).exists():
                 raise IncompleteRestore(
@@ -108,8 +110,8 @@ class DataDirectoryLock:
         return descriptor
 
     def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
-        """With `is_optional` ignore an OSError: some network file systems lock only files that are open for writing, so
-        no directories. On a system without `fcntl`, a second broker is not prevented.
+        """Lock the descriptor. With `is_optional`, ignore an OSError: some network file systems lock only files that
+        are open for writing, and so no directories. Without `fcntl`, a second broker is not prevented.
         """
         if not _HAS_LOCKS:
             return
@@ -120,8 +122,8 @@ class DataDirectoryLock:
             advice = "stop it, or use --data with another one"
             if self._is_only_looked_at:
                 advice = (
-                    "stop that broker first; while it runs, `pybroker explain` says what is stuck, and a snapshot of the file"
-                    " system can be looked at instead"
+                    "stop that broker first. While it runs, `pybroker explain` shows its problems, and this command can read a"
+                    " file system snapshot of the directory"
                 )
             raise DataDirectoryInUse(
                 f"data directory {self._path} is in use by process {holder or 'unknown'}: {advice}"
@@ -132,18 +134,17 @@ class DataDirectoryLock:
 
 
 def _require_own(directory: Path) -> None:
-    """Raise ForeignDirectory if the directory contains files but none of a broker. Raises OSError."""
     if not directory.is_dir():
-        return  # The caller creates it, or raises the OSError.
+        return  # the caller creates it, or reports the error
     names = {path.name for path in directory.iterdir()} - _NO_CONTENT
     if names and not names & _OWN_NAMES:
         raise ForeignDirectory(directory, min(names))
 
 
 def write_run_id(directory: Path, chance: Random) -> str:
-    """Write a new random id of this run into the directory and return it. Raise OSError.
+    """Write a new random id of this run into the directory, and return it. Raises OSError.
 
-    A reader that gets the same id from the broker and from the directory knows that the directory is not a copy.
+    A tool that gets the same id from the broker and from the directory knows that the directory is no copy.
     """
     run_id = f"{chance.getrandbits(128):032x}"
     descriptor = os.open(
@@ -157,10 +158,10 @@ def write_run_id(directory: Path, chance: Random) -> str:
 
 
 def is_copied_directory(directory: Path) -> bool:
-    """Whether the files of the directory were copied since a broker last used it; False if that is not known.
+    """Return whether the files were copied since a broker last used the directory; False if that is unknown.
 
-    A copy of a directory in use consists of files of different moments, so data may be missing from it without a trace. A
-    snapshot by the file system keeps the inode numbers, and is of one moment. Raises OSError.
+    Copying a directory in use takes its files at different moments, so data may be missing without a trace. The check
+    compares inode numbers, which a file system snapshot preserves. Raises OSError.
     """
     try:
         with (directory / DIRECTORY_MARK_NAME).open("rb") as file:
@@ -172,7 +173,7 @@ def is_copied_directory(directory: Path) -> bool:
 
 
 def write_directory_mark(directory: Path) -> None:
-    """Record that the directory belongs together. Raises OSError."""
+    """Record the inode numbers of the directory, for `is_copied_directory`. Raises OSError."""
     path = directory / DIRECTORY_MARK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
     try:
@@ -185,8 +186,8 @@ def write_directory_mark(directory: Path) -> None:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Remove the permissions of other users from the files of an earlier version. Raise OSError for files of other
-    users.
+    """Remove the permissions of other users from files that an earlier version created. Raises OSError for files of
+    other users.
     """
     for path in directory.iterdir():
         mode = path.lstat().st_mode

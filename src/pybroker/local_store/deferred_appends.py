@@ -1,8 +1,7 @@
-"""Appends that wait because memory or journal is at its limit. Pure.
+"""Queues of appends that wait because memory or journal is at its limit. Pure.
 
 The runs of one owner are released in order, even across ledgers: an entry of the next ledger must not become durable
-and visible before the rest of the previous ledger. Owners take turns, so that an owner with many runs does not delay
-the others.
+and visible before the rest of the previous one. Owners are served round robin.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class DeferredAppends:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """If so, the next run of `owner` must wait behind them."""
+        """Return whether runs of `owner` wait. Its next run must then wait behind them."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:
@@ -32,7 +31,7 @@ class DeferredAppends:
         self._count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
-        """Yield one run per owner in turn, until `may_go` refuses the next run of each owner."""
+        """Yield runs, one per owner in turn, until `may_go` refuses the next run of each owner."""
         turns = deque(self._rows)
         while turns:
             owner = turns.popleft()
@@ -63,7 +62,7 @@ class DeferredAppends:
         return taken
 
     def take_all(self) -> list[AppendRun]:
-        """The runs of one owner stay in order."""
+        """Remove and return all runs. The runs of one owner stay in order."""
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
         self._count = 0

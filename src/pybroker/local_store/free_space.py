@@ -1,16 +1,15 @@
-"""The free-space watermark for appends, and a reserve file that keeps space for acknowledgements.
+"""The free-space limit for appends, and a reserve file that keeps space for acknowledgements.
 
-Operation: the store accepts appends while the file system has `min_free_bytes` more than the bytes that are in the
-journal and not yet in segment files. So every entry with a receipt can reach its segment. Free space is measured at
-intervals, and after every journal file and checkpoint; between measurements an append costs one comparison. If a write
-fails for lack of space, the reserve file is deleted, so that cursor records, checkpoints and metadata can still be
-written. It is allocated again when space is available, which also proves that a quota, not shown by the reported free
-space, permits writes again.
+Operation: the store accepts appends while the file system has `min_free_bytes` more than the journal bytes that are not
+yet in segment files, so every entry with a receipt can reach its segment. Free space is measured at intervals, and
+after every journal file and checkpoint. If a write fails for lack of space, the store deletes the reserve file, so that
+cursor records, checkpoints and metadata can still be written. It allocates the file again when space is available; this
+also proves that a quota, which free-space figures do not show, permits writes.
 
 Invariant: appends are refused while the reserve file does not exist.
 
-Concurrency: `refusal`, `decide`, `start` and `close` on the loop; `measure`, `has_room_for` and `no_room` from any
-thread.
+Concurrency: `refusal`, `decide`, `start` and `close` on the event loop; `measure`, `has_room_for` and `no_room` from
+any thread.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _RELAPSE_POLLS = 40
 """If space runs out again within this number of polls, the next attempt waits twice as long."""
 _MAX_WAIT_POLLS = 240
 _NO_SPACE = (
-    "no space left on the broker's disk: free some, or acknowledge, skip or expire messages, or delete topics;"
-    " what nobody needs is then given back and publishing goes on by itself (storageMinFreeSpaceMB)"
+    "no space left on the broker's disk (storageMinFreeSpaceMB): free disk space, or acknowledge, skip or expire messages,"
+    " or delete topics. The broker then deletes unused ledgers and accepts messages again"
 )
 _NO_DESCRIPTORS = (
-    "the broker can open no more files: raise its limit (ulimit -n), or close connections;"
-    " publishing then goes on by itself (fileDescriptorsReserve)"
+    "the broker cannot open more files (fileDescriptorsReserve): raise its limit (ulimit -n), or close connections."
+    " The broker then accepts messages again"
 )
 
 
@@ -54,7 +53,6 @@ class SpaceReserve:
         self._lock = threading.Lock()
 
     def adopt(self) -> None:
-        """Use the reserve file of an earlier run if it has the right size. Raise OSError if it cannot be read."""
         try:
             with self._disk.open_for_read(self._path) as file:
                 self.is_held = file.size() == self.size_bytes
@@ -62,7 +60,6 @@ class SpaceReserve:
             self.is_held = False
 
     def hold(self) -> None:
-        """Allocate the reserve file. Raise OSError if there is no space."""
         with self._lock:
             if self.is_held:
                 return
@@ -83,11 +80,11 @@ class SpaceReserve:
 
 
 class StorageSpace:
-    """The decision whether the store accepts appends. Owned by the store, created in a thread."""
+    """Decides whether the store accepts appends. Owned by the store."""
 
     def __init__(self, environment: StoreEnvironment, directory: Path, options: LocalStoreOptions) -> None:
-        """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raise OSError
-        if the file system cannot be measured.
+        """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raises
+        OSError if the file system cannot be measured.
         """
         disk = self._disk = environment.disk
         self._clock = environment.clock
@@ -96,8 +93,9 @@ class StorageSpace:
         self._has_figures = figures is not None
         self.options = options if figures is None else fit_to_file_system(options, figures.total_bytes)
         self.free_bytes = sys.maxsize
-        self.total_bytes = 0 if figures is None else figures.total_bytes  # of the file system; 0: unknown
-        self.is_checkpoint_waiting = False  # for space: the reserve stays free for it, and appends stay refused
+        self.total_bytes = 0 if figures is None else figures.total_bytes  # size of the file system; 0 if unknown
+        # a checkpoint waits for space: the reserve is not allocated and appends stay refused
+        self.is_checkpoint_waiting = False
         self._reserve = SpaceReserve(disk, directory, self.options.reserve_bytes)
         self._reserve.adopt()
         self._margin_bytes = (
@@ -107,7 +105,7 @@ class StorageSpace:
         self._on_change: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reason: str | None = None
-        self._cause: OSError | None = None  # error of the last write that failed for lack of space
+        self._cause: OSError | None = None  # error of the last write without disk space
         self._has_told = False
         self._resumed_s = float("-inf")
         self._wait_s = 0.0
@@ -117,7 +115,7 @@ class StorageSpace:
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Start to watch. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when
+        """Start to measure. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when
         appends become refused or accepted.
         """
         self._unstored_bytes = unstored_bytes
@@ -133,7 +131,6 @@ class StorageSpace:
         return self._reason
 
     def decide(self) -> None:
-        """Refuse or accept appends according to the last measurement."""
         if self._reason is None:
             if not self._reserve.is_held or self.free_bytes < self._needed_bytes():
                 self._refuse()
@@ -153,11 +150,11 @@ class StorageSpace:
             self.free_bytes, self.total_bytes = figures.free_bytes, figures.total_bytes
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether a write of this size stays above the watermark."""
+        """Return whether a write of this size leaves the required free space."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
     def no_room(self, error: OSError | None = None) -> None:
-        """Delete the reserve. Appends are refused until space is available."""
+        """Delete the reserve file, and refuse appends until space is available."""
         if error is not None:
             self._cause = error
         self._reserve.give_up()
@@ -165,7 +162,7 @@ class StorageSpace:
             try:
                 self._loop.call_soon_threadsafe(self.decide)
             except RuntimeError:
-                return  # the loop is closed, so no append can follow
+                return  # the event loop is closed, so no append follows
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -178,10 +175,10 @@ class StorageSpace:
         return self._clock.monotonic_ms() / 1000
 
     def _back_off(self) -> None:
-        """Double the wait each time that space runs out shortly after appends were accepted again.
+        """Double the wait if space runs out shortly after appends were accepted again.
 
-        Then writes cannot use the free space that the file system reports, because of a quota, or because a journal
-        file is larger. Without the wait, every poll would accept and refuse appends and log both.
+        A quota, or a larger journal file, can prevent writes although the file system reports free space. Without the
+        wait, every measurement would accept and refuse appends, and log both.
         """
         poll_s, now_s = self.options.space_poll_s, self._now_s()
         is_relapse = now_s - self._resumed_s < _RELAPSE_POLLS * poll_s
@@ -194,7 +191,7 @@ class StorageSpace:
         free_mib = self.free_bytes // _MIB if self._has_figures else None
         logs.warning(
             "storage.full",
-            reason=self._cause or "below the watermark",
+            reason=self._cause or "less free space than required",
             free_mib=free_mib,
             needed_mib=self._needed_bytes() // _MIB,
         )
@@ -203,7 +200,7 @@ class StorageSpace:
         self._on_change()
 
     async def _watch(self) -> None:
-        """Measure at intervals. Without free space figures of the file system, stop when appends are accepted."""
+        """Measure at intervals. If the file system reports no free space figures, stop when appends are accepted."""
         loop = asyncio.get_running_loop()
         while self._has_figures or self._reason is not None:
             await asyncio.sleep(self.options.space_poll_s)
@@ -211,7 +208,6 @@ class StorageSpace:
             self.decide()
 
     def _look(self) -> None:
-        """Measure, and delete or allocate the reserve. Runs in a thread."""
         reserve = self._reserve
         try:
             self.measure()
@@ -223,7 +219,7 @@ class StorageSpace:
                 self.measure()
             self._has_told = False
         except OSError as error:
-            # Without the reserve appends stay refused. The next measurement tries again.
+            # Appends stay refused without the reserve. The next measurement tries again.
             if not self._has_told and not lacks_room(error):
                 logs.error("storage.space_unknown", error=str(error))
                 self._has_told = True

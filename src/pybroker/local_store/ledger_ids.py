@@ -1,4 +1,4 @@
-"""Ledger ids, reserved in blocks: one commit for each block, and no id is used twice, even after a crash."""
+"""Ledger ids, reserved in blocks with one commit each. No id is used twice, even after a crash."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ LEDGER_ID_BLOCK = 1000
 
 
 class LedgerIds:
-    """Owned by the store. Runs on one loop; `first` and `end` may be read from any thread.
+    """Owned by the store. `next` runs on one event loop; any thread may read `first` and `end`.
 
     Invariant: every returned id is below `end`, and the reservation up to `end` is durable.
     """
 
     def __init__(self, reserved: range, reserve: Callable[[int], Awaitable[None]]) -> None:
-        """`reserved` are the ids that the start has reserved. `reserve` makes a new value of `end` durable, or raises."""
+        """`reserved` are ids that are reserved already. `reserve` makes a new value of `end` durable, or raises."""
         self.first = reserved.start
         """Earlier runs assigned lower ids."""
         self.end = reserved.stop

@@ -1,17 +1,17 @@
 """LedgerStore and CursorStore on local files: journal first, segment files at checkpoint.
 
-Operation: an append goes into the buffer of its ledger and into the journal. When the journal's batch is durable, each
+Operation: an append goes into the buffer of its ledger and into the journal. When the journal batch is durable, each
 listener receives its completed runs in one list. Reads use the buffer, or the segment file in a reading thread.
-docs/reference/storage-format.md describes the files and their life cycle.
+docs/reference/storage-format.md describes the files.
 
 Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
 
-Limits: near `journal_max_bytes` and `journal_max_records`, the runs of the ledgers with the most data in the journal
-wait in `_held` until a checkpoint ends; at these limits, all runs. A ledger with much data in the journal's queue also
-waits while the queue holds a full batch, because the queue is processed in order. Without disk space, appends are
-refused instead (`free_space.py`).
+Limits: near `journal_max_bytes` and `journal_max_records`, appends of the ledgers with the most data in the journal
+wait until a checkpoint ends; at these limits, all appends wait. A ledger with much data in the journal's queue also
+waits while the queue contains a full batch. Without disk space, appends are refused (`free_space.py`).
 
-Concurrency: the loop only. Threads (journal writer, journal files, checkpoint, space, cold reads) get plain values.
+Concurrency: the event loop only. Threads (journal writer, journal files, checkpoint, space, reads) receive immutable
+values.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from pyroaring import BitMap
 
@@ -32,7 +33,10 @@ from pybroker.ledgers.ledger_store import (
     AppendRun,
     EntryRun,
     LedgerFile,
+    LedgerFiles,
+    LedgerIndex,
     LedgerPoint,
+    LedgerPurpose,
     LedgerStore,
     LedgerSummary,
     LedgerTotals,
@@ -52,8 +56,9 @@ from pybroker.local_store.ledger_ids import LedgerIds
 from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.ledger_reads import LedgerReads
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
-from pybroker.local_store.start_up import OpenedStore, StoreDirectories, open_store
+from pybroker.local_store.start_up import OpenedStore, open_store
 from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.model.counters import Buckets
@@ -68,12 +73,12 @@ from pybroker.storage_format.journal_layout import (
 )
 from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_time
 
-# A ledger may always have one part in 16 of a batch in the journal's queue.
+# A ledger may always use 1/16 of a batch in the journal's queue.
 _QUEUE_SHARES = 16
 
 
-class LocalStore(LedgerStore, CursorStore):
-    """Owned by the app and created by `open`; `close` ends its threads."""
+class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
+    """Created by `open`; `close` ends its threads."""
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._damaged_cursors = set(opened.damaged_cursors)
         self._held = DeferredAppends()
         self._max_queued_bytes = options.max_batch_bytes
-        self._queued_bytes = 0  # of runs in the journal, until their batch has ended
+        self._queued_bytes = 0  # size of runs in the journal whose batch has not ended
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of their calls
@@ -156,14 +161,12 @@ class LocalStore(LedgerStore, CursorStore):
         publish_time_of: PublishTimeOf = no_publish_time,
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
-    ) -> LocalStore:
-        """Recover the store in `directory`, or create it. Raise StoreError if it is damaged or cannot be opened.
+    ) -> Self:
+        """Recover the store in `directory`, or create it. Raises StoreError if it is damaged or cannot be opened.
 
-        `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.
-
-        `on_fatal` is called at most once, on the loop, when a write fails and the store cannot continue.
-        `publish_time_of` is called in the checkpoint's thread, for one entry in 64 KiB. `make_journal` creates the
-        journal writer.
+        `known` is the data that the metadata names; it is an error if files of it are missing. `on_fatal` is called at
+        most once, on the event loop, when a write fails and the store cannot continue. `publish_time_of` is called in
+        the checkpoint thread, for one entry in 64 KiB. `make_journal` creates the journal driver.
         """
         environment = environment or StoreEnvironment()
         stats = StoreStats()
@@ -174,7 +177,7 @@ class LocalStore(LedgerStore, CursorStore):
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
     def mark(self) -> StoreMark:
-        """Return the store's progress, to be stored in the metadata. May be called from any thread."""
+        """Return the store's progress, which the caller stores in the metadata. Any thread."""
         end = self._journal_end.noted_end
         return StoreMark(sequence=end.next_sequence, commit=end.commit, ledger=self._ledger_ids.end)
 
@@ -185,7 +188,7 @@ class LocalStore(LedgerStore, CursorStore):
         return self._stats.histograms()
 
     def stats(self) -> StoreStats:
-        """Update and return the counters, the same object each time."""
+        """Update and return the counters. The object is the same each time."""
         stats = self._stats
         stats.journal_queue_depth = self._journal.queue_depth
         stats.held_runs = len(self._held)
@@ -221,7 +224,6 @@ class LocalStore(LedgerStore, CursorStore):
             self._admit(ledger, run)
 
     def _admits(self, ledger: LiveLedger) -> bool:
-        """Return whether a run may enter memory and journal now."""
         most_bytes = self._max_queued_bytes
         is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
         return not is_queue_long and self._checkpointer.admits(ledger)
@@ -261,27 +263,25 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _may_go(self, run: AppendRun) -> bool:
-        """Return whether `run` need not wait: it is either admitted, or refused because its ledger was deleted or
-        fenced.
-        """
+        """Return whether a deferred `run` may leave the queue: it is admitted, or its ledger was deleted or fenced."""
         ledger = self._ledgers.get(run.ledger_id)
         return ledger is None or ledger.has_refused or self._admits(ledger)
 
     def _space_changed(self) -> None:
-        """Refuse deferred runs when disk space runs out. When space is available, retry a failed creation of a journal
-        file.
+        """Refuse deferred runs when disk space runs out. When space is available again, retry the creation of the next
+        journal file.
         """
         refusal = self._space.refusal()
         if refusal is None:
             self._files.try_again()
             return
-        # The checkpoint that deferred runs wait for may never end.
+        # The checkpoint for which deferred runs wait may never end.
         held = self._held.take_all()
         if held:
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
                 if ledger.state is LedgerState.OPEN:
-                    ledger.set_state(LedgerState.FENCED)  # a later append would leave a gap
-            # Queued behind the runs of the same ledgers in the journal: completions keep the order of the appends.
+                    ledger.set_state(LedgerState.FENCED)
+            # Queued behind the runs of the same ledgers, so that completions keep the order of appends.
             self._journal.put(JournalMark(lambda _: self._complete_runs(held, StorageFull(refusal))))
         self._release_held()
         self._checkpointer.request()
@@ -292,7 +292,6 @@ class LocalStore(LedgerStore, CursorStore):
         )
 
     def _batch_completed(self, batch: JournalBatch) -> None:
-        """One call for each listener."""
         stats = self._stats
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
@@ -306,7 +305,7 @@ class LocalStore(LedgerStore, CursorStore):
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
             stats.journal_refused_batches += 1
-            # First, so that appends and deferred runs are already refused when listeners are notified.
+            # First, so that appends and deferred runs are refused already when listeners are notified.
             self._space.decide()
         for run in chain(batch.runs, batch.refused_runs, batch.fenced_runs):
             self._queued_bytes -= run.size_bytes
@@ -341,7 +340,7 @@ class LocalStore(LedgerStore, CursorStore):
             else:
                 own.append(run)
             ledger = self._ledgers.get(run.ledger_id)
-            if ledger is not None:  # else deleted meanwhile
+            if ledger is not None:  # otherwise deleted meanwhile
                 if error is not None and not ledger.has_refused:
                     ledger.fence(run.first_entry_id)
                 self._run_ended(ledger)
@@ -362,7 +361,7 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _guard(self, done: Callable[[StoreError | None], None], error: StoreError | None) -> None:
-        """Log an exception of `done`, so that the other listeners still receive their completions."""
+        """Log an exception of the callback `done`, so that the other listeners still receive their completions."""
         try:
             done(error)
         except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
@@ -372,7 +371,7 @@ class LocalStore(LedgerStore, CursorStore):
         if self._failed is None:
             self._failed = error
             self._checkpointer.fail(error)
-            # Appends get no completion, because it is unknown whether they are on disk. Waiting tasks get an error.
+            # Waiting tasks get an error. Appends get no completion, because it is unknown whether they are on disk.
             for waiter in (*self._waiting, *chain.from_iterable(self._idle_waiters.values()), *self._held_waiters):
                 if not waiter.done():
                     waiter.set_exception(StoreError("the journal has failed"))
@@ -380,7 +379,15 @@ class LocalStore(LedgerStore, CursorStore):
 
     # Ledgers
 
-    async def create_ledger(self) -> int:
+    @property
+    def index(self) -> LedgerIndex:
+        return self
+
+    @property
+    def files(self) -> LedgerFiles:
+        return self
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         self._check_open()
         ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
@@ -460,7 +467,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._ledgers.pop(ledger_id, None)
             self._checkpointer.deleted(ledger_id)
             if self._space.refusal() is not None:
-                self._checkpointer.request()  # its entries in the journal take space too
+                self._checkpointer.request()
             for waiter in self._idle_waiters.pop(ledger_id, ()):
                 if not waiter.done():
                     waiter.set_result(None)
@@ -469,7 +476,7 @@ class LocalStore(LedgerStore, CursorStore):
         await self._reads.delete(ledger_id)
 
     def is_own(self, ledger_id: int) -> bool:
-        return True  # The mark is the directory, which is locked.
+        return True  # the locked directory is the mark
 
     async def list_ledgers(self) -> list[int]:
         live = set(self._ledgers)
@@ -489,10 +496,8 @@ class LocalStore(LedgerStore, CursorStore):
             await waiter
         await self._record(encode_probe(), _nothing)
 
-    # Cursors
-
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        # The registry first: a record that a checkpoint moves between the two reads is then seen twice, never missed.
+        # The registry first: a record that a checkpoint moves between the two reads is then seen twice, not missed.
         shelved = self._shelf.shelved(cursor_id)
         try:
             stored = await self._reads.in_thread(self._table.load_cursor, cursor_id)
@@ -538,10 +543,8 @@ class LocalStore(LedgerStore, CursorStore):
         if done is not None:
             done(error)
 
-    # Life
-
     async def checkpoint(self) -> bool:
-        """Move all data that is durable now to its final files. Return False if the store has failed or is closing."""
+        """Move all durable data to its final files. Return False if the store has failed or is closing."""
         return not self._is_closed and await self._checkpointer.run()
 
     async def close(self) -> None:
@@ -575,7 +578,7 @@ class LocalStore(LedgerStore, CursorStore):
             if error is None:
                 durable()
             if written.done():
-                return  # the caller was cancelled, but the record is written
+                return  # the caller was cancelled; the record is written
             if error is None:
                 written.set_result(None)
             else:
@@ -593,7 +596,7 @@ class LocalStore(LedgerStore, CursorStore):
 def _open(
     environment: StoreEnvironment, directory: Path, options: LocalStoreOptions, stats: StoreStats, known: KnownData
 ) -> tuple[StorageSpace, OpenedStore]:
-    """The blocking part of `LocalStore.open`, in a thread."""
+    """Open the store: the blocking part of `LocalStore.open`, in a thread."""
     environment.disk.make_directory(directory)
     space = StorageSpace(environment, directory, options)
     directories = StoreDirectories.below(directory)
@@ -601,4 +604,4 @@ def _open(
 
 
 def _nothing() -> None:
-    """A probe changes nothing."""
+    """Completion of a record that has no effect, which only tests the journal."""

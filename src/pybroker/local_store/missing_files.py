@@ -1,12 +1,12 @@
-"""Detects missing and truncated files of a store by means of `checkpoint.db` and the metadata. Changes nothing.
+"""Detection of missing and truncated files by means of `checkpoint.db` and the metadata. Changes nothing.
 
 The rules, each with the reason why a crash does not violate it:
     an open ledger's file reaches at least to its committed extent  the file is synced before the extent is committed
     a sealed ledger's file ends with its index                      the file is synced before its extent is removed
     a ledger in a topic's metadata exists                           its creation is durable before it is in the metadata
     a closed ledger has the entry count of the metadata             all its entries were durable when it was closed
-The last two hold only if the journal was synced. Ledgers that the journal deletes are exempt: their rows remain until a
-checkpoint.
+The last two apply only if the journal was synced. Ledgers with a deletion record in the journal are exempt: their rows
+remain until a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAX_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """Missing entries of a ledger, from `first_entry_id` on."""
+    """Missing entries of a ledger, from `first_entry_id` to before `end_entry_id`."""
 
     ledger_id: int
     first_entry_id: int
-    end_entry_id: int | None  # None: the number of stored entries is unknown
+    end_entry_id: int | None  # None if the number of stored entries is unknown
     reason: str
 
     def __str__(self) -> str:
@@ -48,7 +48,6 @@ class MissingEntries:
 
 
 def require_none(missing: list[MissingEntries]) -> None:
-    """Raise MissingData if `missing` is not empty."""
     if missing:
         told = "; ".join(map(str, missing[:MAX_TOLD]))
         more = f"; and {len(missing) - MAX_TOLD} more ledgers" if len(missing) > MAX_TOLD else ""
@@ -68,8 +67,8 @@ class MissingFiles:
     ) -> None:
         """`directory` is `ledgers/`, `sizes` are the sizes of its files, `named` is `KnownData.entry_counts`.
 
-        `first_certain_id` is `Facts.first_named_ledger_id` of the last run. Ledgers with lower ids may come from a run
-        without journal sync: after a power failure, such a ledger can be missing although the metadata contain it.
+        `first_certain_id` is `Facts.first_named_ledger_id` of the last run. Lower ids may come from a run without
+        journal sync: after a power failure, such a ledger can be missing although the metadata contains it.
         """
         self._disk = disk
         self._directory = directory
@@ -79,9 +78,10 @@ class MissingFiles:
         self._looked_at: set[int] = set()
 
     def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
-        """Return open ledgers with a missing file, or a file that ends before the ledger's extent.
+        """Return open ledgers whose file is missing or ends before the ledger's extent.
 
-        Ledgers below `first_certain_id` count only if a topic has them: otherwise their deletion may be lost.
+        Ledgers below `first_certain_id` count only if a topic's metadata names them: otherwise their deletion may be
+        lost.
         """
         missing = []
         for ledger_id, extent in sorted(extents.items()):
@@ -93,11 +93,11 @@ class MissingFiles:
         return missing
 
     def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for ledgers that the journal cannot contain.
+        """Raise MissingData for missing ledgers that the journal cannot contain: those of an earlier run, and those
+        below the id of an existing row.
 
-        `is_table_last`: no mark proves that `checkpoint.db` has lost transactions, so its last clean stop is the latest
-        one. The journal contains the creation of no ledger of an earlier run, and of none with an id below that of an
-        existing row.
+        `is_table_last`: there is no proof that `checkpoint.db` has lost transactions, so its last clean stop is the
+        latest one.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(f"ledgers/ is empty; it contained {facts.segment_files} files when the broker stopped")
@@ -106,13 +106,13 @@ class MissingFiles:
         self._decide(self.missing_without_row(self._looked_at - extents.keys()))
 
     def check_after_replay(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """Raise MissingData for entries that are still missing after the replay of the journal."""
+        """Raise MissingData for entries that are still missing after the replay."""
         rest = self._named.keys() - self._looked_at - extents.keys()
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
-        """Return those of `ledger_ids`, topics' ledgers without a row in `checkpoint.db`, whose files are missing or
-        truncated.
+        """Return the topics' ledgers in `ledger_ids` that have no row in `checkpoint.db` and a missing or truncated
+        file.
         """
         missing = []
         for ledger_id in sorted(ledger_ids):
@@ -131,7 +131,10 @@ class MissingFiles:
     def missing_with_row(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
         return [
             MissingEntries(
-                ledger_id, extent.entry_count, count, f"holds {extent.entry_count} entries, metadata.db says {count}"
+                ledger_id,
+                extent.entry_count,
+                count,
+                f"has {extent.entry_count} entries, but {count} according to metadata.db",
             )
             for ledger_id, extent in sorted(extents.items())
             if (count := self._named.get(ledger_id)) is not None and extent.entry_count < count
@@ -147,9 +150,7 @@ class MissingFiles:
 
 
 def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int) -> MissingEntries | None:
-    """Return the entries missing at the end of a sealed ledger's file, regardless of damage that hides no or only inner
-    entries.
-    """
+    """Return the entries missing at the end of a sealed ledger's file. Damage elsewhere in the file is ignored."""
     try:
         decode_trailer(file.read_at(TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size)
     except LayoutError:
@@ -157,8 +158,8 @@ def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int)
         extent = place.extent
         is_cut = count is None or extent.entry_count < count or extent.end_offset > size
         if not place.is_end_known and is_cut:
-            # The file may end between the header of a block and its last payload.
+            # The file may end between a block header and the block's last payload.
             held = sum(1 for _ in held_entries(file, EMPTY_EXTENT))
             of = "" if count is None else f" of {count}"
-            return MissingEntries(ledger_id, held, count, f"is cut: {held} entries{of} are there")
+            return MissingEntries(ledger_id, held, count, f"is truncated: it has {held} entries{of}")
     return None

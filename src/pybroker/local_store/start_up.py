@@ -1,11 +1,10 @@
 """Opening of a data directory: replay the journal behind the last checkpoint, and start with new journal files.
 
-Invariants: the start can be interrupted anywhere and repeated; it makes all replayed data durable (segment files and
-table) before the journal files with it may be reused; on damage that it cannot explain, it changes nothing, except that
-the intact journal before the damage has been replayed.
+Invariants: the start can be interrupted at any moment and repeated. It makes all replayed data durable (segment files
+and table) before the replayed journal files are reused. On unexplained damage it changes nothing beyond replaying the
+intact journal before the damage.
 
-The journal files are replayed and committed one by one, so two files bound the memory for any backlog. Blocking: runs
-in a thread, before any other thread of the store exists except its own.
+The journal files are replayed and committed one by one, so at most two files are in memory. Blocking: runs in a thread.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ from pybroker.local_store.missing_files import MissingFiles, require_none
 from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
 from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
 from pybroker.storage_format.fields import LayoutError, UnknownVersion
@@ -53,21 +53,8 @@ from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import RecordType, ledger_changes
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 
-# The limit of a column of the table, reduced by some blocks of ids.
+# Limit of the table's column, minus some blocks of ids.
 MAX_LEDGER_ID = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDirectories:
-    """Paths below the store's directory."""
-
-    ledgers: Path
-    journal: Path
-    table: Path
-
-    @classmethod
-    def below(cls, directory: Path) -> StoreDirectories:
-        return cls(directory / "ledgers", directory / "journal", directory / "checkpoint.db")
 
 
 @dataclass(slots=True)
@@ -76,7 +63,7 @@ class OpenedStore:
 
     table: CheckpointTable
     facts: Facts
-    extents: dict[int, LedgerExtent]  # of ledgers that earlier runs left open
+    extents: dict[int, LedgerExtent]
     files: JournalFiles
     journal_end: JournalEndFile
     reserved_ledger_ids: range
@@ -114,8 +101,7 @@ def open_store(
             logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        # Regardless of the mark of a clean stop: a table that lost its last commits may contain the mark of an earlier
-        # stop.
+        # The mark of a clean stop is not used: a table that lost its last commits may contain that of an earlier stop.
         covered_sequence = facts.sequence
         end = _journal_end(disk, directories, names, facts, known.mark)
         if not what_is_there and facts.commit == 0 and end is not None:
@@ -133,7 +119,8 @@ def open_store(
         except UnknownEntries as error:
             if is_synced:
                 raise
-            logs.warning("segment.entries_cut", reason=str(error))  # a power cut may have taken them from the journal
+            # a power failure may have removed them from the journal
+            logs.warning("segment.entries_cut", reason=str(error))
         extents = _replay(environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
         missing.check_after_replay(extents)
         if facts.is_clean and facts.sequence != covered_sequence:
@@ -156,7 +143,7 @@ def open_store(
         facts.ledger_id = reserved.stop
         facts.is_clean = facts.is_journal_made = 0
         facts.journal_end = facts.sequence
-        # From this commit on the old journal files are void and may be reused.
+        # From this commit on, the old journal files are void and may be reused.
         table.commit(TableChange(asdict(facts)))
         # Before an old file is reused: from now on a table older than this commit is detected.
         journal_end = JournalEndFile(
@@ -178,45 +165,44 @@ def open_store(
 
 
 def copied_directory_text(directory: Path) -> str:
-    """Return the error text for a copied directory whose last broker was not stopped, with the remedy."""
     return (
-        f"{directory} is a copy, and its broker ran while it was copied, or had been killed before. Files of different moments do"
-        " not fit together, so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
+        f"{directory} is a copy, made while its broker ran, or after the broker was killed. Its files may be of different moments,"
+        " so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
         f" a stopped broker. If no broker ran while it was copied, remove {directory / DIRECTORY_MARK_NAME} to start with it"
     )
 
 
 def known_ends(facts: Facts, mark: StoreMark) -> tuple[JournalEnd, JournalEnd]:
-    """Return the journal's end according to `checkpoint.db` and according to the metadata."""
     return JournalEnd(facts.journal_end, 0, 0, facts.commit), JournalEnd(mark.sequence, 0, 0, mark.commit)
 
 
 def _journal_end(
     disk: Disk, directories: StoreDirectories, names: Collection[str], facts: Facts, mark: StoreMark
 ) -> JournalEnd | None:
-    """Return the end of the durable journal, the latest of all marks."""
     noted = [read_journal_end(disk, path) for path in (directories.journal, directories.table.parent)]
     if noted == [None, None] and JOURNAL_END_NAME in names:
-        logs.warning("journal.end_damaged", note="a torn tail of the journal looks like a loss")
+        logs.warning(
+            "journal.end_file_damaged", note="lost batches at the end of the journal may look like an incomplete write"
+        )
     end = latest_end((*noted, *known_ends(facts, mark)))
     if end is not None and 0 < facts.commit < end.commit:
-        note = "its last transactions are lost; the start reads their changes from the journal"
+        note = "its last transactions are lost; the broker recovers their changes from the journal"
         logs.error("checkpoint.commits_lost", file=directories.table.name, commits=end.commit - facts.commit, note=note)
     return end
 
 
 def _note_journal_made(table: CheckpointTable) -> None:
-    """Record that this run has created a journal file: a later start without the file reports its loss."""
+    """Record that this run has created a journal file, so that a later start detects the loss of the file."""
     try:
         table.commit(TableChange({"is_journal_made": 1}))
     except OSError as error:
         if not lacks_room(error):
             raise
-        logs.warning("checkpoint.delayed", reason=error)  # The next checkpoint records it.
+        logs.warning("checkpoint.delayed", reason=error)  # the next checkpoint records it
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return sizes by ledger id. Raises StoreError for an id that no ledger can have."""
+    """Return sizes by ledger id. Raises StoreError for an impossible id."""
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
@@ -226,35 +212,33 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
 
 
 def describe_files(segment_count: int, journal_file_count: int) -> str:
-    """Describe the files of a store beside its table; empty without any."""
     counts = ((segment_count, "segment files"), (journal_file_count, "journal files"))
     return " and ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Return an id above all existing ledgers, regardless of the facts: a repeated id would mix two topics."""
+    """Return an id above all existing ledgers, whatever the facts contain: a repeated id would mix two topics."""
     return max((0, *segments, *extents)) + 1
 
 
 def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
-    """Return the ids found that were never assigned: a transaction, which is always synced, reserves ids first."""
+    """Return the ids in `found` that were never assigned. Ids are reserved by a transaction that is always synced."""
     return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
 
 
 def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
-    """Return an error text with the remedy."""
     return (
-        f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
-        f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
-        " repair` would do"
+        f"{table} is older than the ledgers: it does not contain ledger {told_ids(ledger_ids)}, so its last changes are"
+        f" lost, including cursors. Restore the newest {table}, with {table}-wal if it existed; or run `pybroker ledger repair`"
+        " to see what it would change"
     )
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the id from which on a run that begins with `facts` can rely on the metadata of ledgers."""
+    """Return the id from which on the metadata of ledgers is reliable, for a run that begins with `facts`."""
     if not is_synced:
         return NAMES_NOT_CERTAIN
-    # the first synced run after an unsynced one: existing ledgers stay uncertain
+    # First synced run after an unsynced one: the metadata of existing ledgers stays uncertain.
     return min(facts.first_named_ledger_id, facts.ledger_id)
 
 
@@ -269,11 +253,10 @@ def _check_leftovers(
     *,
     is_synced: bool,
 ) -> None:
-    """Raise UnknownEntries if a segment file holds an entry that is neither in its extent nor in the journal. Raise
-    MissingData if a file ends before its extent, unless the journal deletes the ledger. Checked before any change.
+    """Check segment files before any change. Raises UnknownEntries for an entry that neither extent nor journal
+    contains, MissingData if a file ends before its extent and the journal does not delete the ledger.
 
-    Such files exist only after a crash during a checkpoint or after a deletion. Only then the journal is read a second
-    time.
+    Such files exist only after a crash during a checkpoint, or after a deletion. Only then the journal is read twice.
     """
     newest = max(extents, default=0)
     suspects = [
@@ -295,7 +278,7 @@ def _check_leftovers(
             live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
         except (LayoutError, DamagedJournal):
             require_none(short)
-            return  # the replay reports it
+            return  # the replay reports the error
         for batch in live:
             body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
             for record_type, ledger_id, end_entry_id in ledger_changes(body):
@@ -308,7 +291,7 @@ def _check_leftovers(
     require_none([found for found in short if found.ledger_id in known])
     for ledger_id in suspects:
         if (extent := known.get(ledger_id)) is None:
-            continue  # sealed or deleted: not written any more
+            continue  # sealed or deleted, so never written again
         with disk.open_for_read(segment_path(directories.ledgers, ledger_id)) as file:
             for held in held_entries(file, extent):
                 if held.ledger_id != ledger_id or held.entry_id >= ends[ledger_id]:
@@ -327,9 +310,9 @@ def _replay(
     *,
     is_synced: bool,
 ) -> dict[int, LedgerExtent]:
-    """Replay the whole journal. Return the extents afterwards. Raises DamagedJournal.
+    """Replay the whole journal and return the extents afterwards. Raises DamagedJournal.
 
-    A thread stores one file while the next one is read and applied here, because half of each is waiting for the
+    A second thread stores one file while this one reads and applies the next, because half of each is waiting for the
     device.
     """
     disk = environment.disk
@@ -344,7 +327,7 @@ def _replay(
         storing: Future[None] | None = None
         for generation in live_generations:
             name = generations[generation]
-            # The last file that was stored from this buffer is done: only the previous file may be in progress.
+            # The file that last used this buffer is stored: at most the previous file is still in progress.
             data = _read_file(disk, directories.journal / name, buffers.popleft())
             buffers.append(data)
             live = _apply_file(replay, order, name, generation, data)
@@ -367,7 +350,7 @@ def _replay(
             offset=cut.offset,
             bytes=cut.size_bytes,
             reason=cut.reason,
-            note="it was not receipted" if is_known else "that nothing of it was receipted is not proved",
+            note="no message in it had a receipt" if is_known else "messages in it may have had receipts",
         )
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
@@ -376,7 +359,6 @@ def _replay(
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
-    """Apply the valid batches of one file. Return whether there are any."""
     try:
         scanned = scan_file(data, generation, order.next_sequence)
     except UnknownVersion as error:
@@ -393,18 +375,15 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
 
 
 class _ReplayStore:
-    """Stores replayed changes; used by one thread at a time."""
-
     def __init__(
         self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
     ) -> None:
         self._disk = disk
         self._directory = directories.ledgers
         self._table = table
-        self.extents = dict(extents)  # as committed
+        self.extents = dict(extents)  # the committed ones
 
     def store(self, facts: dict[str, int], replayed: Replayed) -> None:
-        """Write segment files, then one transaction. Raises OSError and StoreError."""
         self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
         for ledger_id in replayed.deleted_ledgers:
             self.extents.pop(ledger_id, None)
@@ -419,7 +398,7 @@ class _ReplayStore:
             for cursor in shelf.dirty()
         ]
         works = [
-            # The index of older blocks is created when the ledger is sealed; only the new blocks are written here.
+            # Only new blocks are written. The index of older blocks is created when the ledger is sealed.
             LedgerWork(
                 ledger_id,
                 self.extents[ledger_id],
@@ -437,7 +416,7 @@ class _ReplayStore:
 
 
 def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
-    """Read the whole file, into `buffer`, which is overwritten, if that is as long."""
+    """Read the whole file, into `buffer` if that is as long."""
     with disk.open_for_read(path) as file:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())

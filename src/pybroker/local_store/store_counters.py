@@ -13,7 +13,9 @@ SYNC_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 50
 
 @dataclass(slots=True)
 class StoreStats:
-    """Counters since the start of the broker. From `journal_queue_depth` to `publishing_refused`: current values."""
+    """Counters since the start of the broker. The fields from `journal_queue_depth` to `publishing_refused` are current
+    values.
+    """
 
     journal_batches: int = 0
     journal_bytes: int = 0
@@ -21,7 +23,7 @@ class StoreStats:
     journal_sync_s: float = 0.0
     journal_refused_batches: int = 0
     refused_entries: int = 0  # for lack of disk space
-    # From the oldest append of a batch to its completion on the loop.
+    # From the oldest append of a batch to its completion on the event loop, in seconds.
     submit_to_completion_s: float = 0.0
     submit_to_completion_max_s: float = 0.0
 
@@ -31,11 +33,11 @@ class StoreStats:
     checkpoint_bytes: int = 0
     segment_reads: int = 0
     damaged_entries: int = 0  # found by readers; each entry counts once
-    damaged_segments: int = 0  # files with damage outside of entries
+    damaged_segments: int = 0  # files with damage that affects no entry
     damaged_cursors: int = 0  # their topics cannot be loaded
     recovered_entries: int = 0
     recovered_bytes: int = 0
-    journal_cut_bytes: int = 0  # of a torn journal end, at the start
+    journal_cut_bytes: int = 0  # size of a torn journal tail, found at the start
     dropped_entries_of_deleted_ledgers: int = 0
     recovery_s: float = 0.0
 
@@ -44,7 +46,7 @@ class StoreStats:
     journal_live_bytes: int = 0
     live_ledgers: int = 0
     free_bytes: int = 0
-    file_system_bytes: int = 0  # 0: unknown
+    file_system_bytes: int = 0
     publishing_refused: int = 0  # 1 while appends are refused for lack of disk space
 
     journal_batch_bytes: Buckets = field(default_factory=lambda: Buckets(BATCH_BYTES_BOUNDS))

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 _MIB = 1 << 20
 _SMALL_STEP_BYTES = 64 << 10
-_SECTOR_BYTES = 512  # size of the smallest batch in the journal
+_SECTOR_BYTES = 512  # size of the smallest journal batch
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStoreOptions:
-    """Options with the defaults of conf/broker.conf. The last group has no keys there."""
+    """Options with the defaults of conf/broker.conf. The last group has no configuration keys."""
 
     sync_data: bool = True
     direct_io: bool = True
@@ -21,7 +21,7 @@ class LocalStoreOptions:
     checkpoint_max_entries: int = 100_000
     read_threads: int = 2
     bulk_read_threads: int = 8
-    # Appends are refused if less than this would be free after all entries of the journal are in their segments.
+    # Appends are refused if less space would be free after all journal entries are in segment files.
     min_free_bytes: int = 64 << 20
     reserve_bytes: int = 16 << 20
 
@@ -37,8 +37,7 @@ class LocalStoreOptions:
 
 
 def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:
-    """Reduce `options` for a small file system, so that most of it remains for entries."""
-    # A journal file is smaller than the minimum free space, so that the next one fits whenever appends are accepted.
+    # A journal file is smaller than the required free space, so the next file fits whenever appends are accepted.
     step_bytes = _MIB if total_bytes >= 32 * _MIB else _SMALL_STEP_BYTES
     return replace(
         options,

@@ -1,7 +1,7 @@
-"""The exact backlog of a cursor: entries, messages, and bytes, without reading an entry.
+"""The exact backlog of a cursor: entries, messages and bytes, without reading an entry.
 
-The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with batches among
-entries that were acknowledged out of order, need a query of the store's index.
+The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with individually
+acknowledged batches, need a query of the store's index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones."""
+    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones; it is that of
+    whole ledgers where the store does not know the size of a part. `messages` is the number of entries if the store does
+    not know the number of messages.
+    """
 
     entries: int
     messages: int
@@ -41,26 +44,32 @@ async def _count(ledgers: LedgerList, store: LedgerStore, state: CursorState) ->
     entries = state.backlog_entries
     if not entries:
         return Backlog(0, 0, 0)
+    acknowledged = list(state.acknowledged_behind())
     behind = ledgers.totals_behind(mark.ledger_id)
-    messages, size_bytes = behind.message_count, behind.size_bytes
+    size_bytes = behind.size_bytes
+    messages = behind.message_count
     row = ledgers.row_of(mark.ledger_id)
     front = 0
     if row is not None and mark.entry_id + 1 < row.entry_count:
-        messages += row.message_count
+        messages = None if messages is None or row.message_count is None else messages + row.message_count
         size_bytes += row.size_bytes
         front = mark.entry_id + 1
-    acknowledged = []
-    for part in state.acknowledged_behind():
-        held = ledgers.row_of(part.ledger_id)
-        if held is not None and held.message_count != held.entry_count:
-            acknowledged.append((part.ledger_id, part.deleted | part.partial))
-            messages += part.remaining_messages
-        else:
-            messages -= len(part.deleted)
     if front:
-        before = await store.totals_before(mark.ledger_id, front)
-        messages -= before.message_count
-        size_bytes -= before.size_bytes
-    for ledger_id, entry_ids in acknowledged:
-        messages -= await store.message_count_of(ledger_id, entry_ids)
+        before = await store.index.totals_before(mark.ledger_id, front)
+        if before is None:
+            messages = None
+        else:
+            size_bytes -= before.size_bytes
+            messages = None if messages is None or before.message_count is None else messages - before.message_count
+    if messages is None:
+        return Backlog(entries, entries, size_bytes)
+    for part in acknowledged:
+        row = ledgers.row_of(part.ledger_id)
+        if row is None or row.message_count == row.entry_count:
+            messages -= len(part.deleted)
+            continue
+        counted = await store.index.message_count_of(part.ledger_id, part.deleted | part.partial)
+        if counted is None:
+            return Backlog(entries, entries, size_bytes)
+        messages += part.remaining_messages - counted
     return Backlog(entries, messages, size_bytes)

@@ -1,14 +1,14 @@
-"""Snapshots and deltas of a cursor's state as bytes. One layout serves for both (little-endian):
+"""Binary format of snapshots and deltas of a cursor's state (little-endian):
 
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
     for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
     for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
     in version 2:       pending transaction acks, to the end (`pending_transaction_acks.py`)
 
-Version 2 is written only with pending transaction acks, so other cursors stay readable for earlier versions.
+Version 2 is written only with pending transaction acks, so that earlier versions can read other cursors.
 
-Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
-sets replace older ones of the same entry.
+Kind WHOLE replaces the state. Kind CHANGES adds to it: the mark-delete position only moves forward, deleted entries are
+united, ack sets replace older ones of the same entry.
 """
 
 from __future__ import annotations

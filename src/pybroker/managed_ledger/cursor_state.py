@@ -1,17 +1,18 @@
-"""The acknowledgements of one subscription: mark-delete position, deleted entries behind it, partly acknowledged batches.
+"""The acknowledgements of one subscription: mark-delete position, deleted entries behind it, partly acknowledged
+batches.
 
-Individually deleted entries are in one bitmap for each ledger, which is created by the first acknowledgement out of
-order and removed when the gap in front of it closes: ten million alternating holes take a few megabytes, and
-acknowledgements in order take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger
-has no bitmap and counts as deleted.
+Individually deleted entries are in one bitmap per ledger, created by the first acknowledgement out of order and removed
+when the gap in front of it closes: ten million alternating holes take a few megabytes, and acknowledgements in order
+take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as
+deleted.
 
 Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
 behind it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
 is exact without a scan.
 
-The caller makes the state durable: it takes the changes since the last call as a delta, or the whole state as a
-snapshot (`cursor_record.py`). A snapshot and the deltas after it restore the state, even if the snapshot already
-contains the deltas.
+The caller stores the state: it takes the changes since the last call as a delta, or the whole state as a snapshot
+(`cursor_record.py`). A snapshot and the deltas after it restore the state, even if the snapshot already contains the
+deltas.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPart:
-    """The acknowledgements of one ledger behind the mark-delete position: whole entries, and parts of batches with
-    `remaining_messages` unacknowledged messages together.
+    """The acknowledgements of one ledger behind the mark-delete position: whole entries, and parts of batches, which
+    have `remaining_messages` unacknowledged messages together.
     """
 
     ledger_id: int
@@ -56,8 +57,8 @@ class CursorState:
         self._holes: dict[int, BitMap] = {}  # none is empty
         self._hole_count = 0
         self._ack_sets: AckSets = {}
-        # The changes since the last delta. A replaced or new state has no list of changes, because the next delta
-        # contains the whole state. So a cursor whose deltas are never taken never builds such a list.
+        # The changes since the last delta. After a reset, the next delta contains the whole state and no changes are
+        # listed, so a cursor whose deltas are never taken builds no list.
         self._is_changed = False
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
@@ -77,7 +78,9 @@ class CursorState:
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
-        """Delete entries, in any order, even twice or unknown ones. Return the number of newly deleted entries."""
+        """Delete entries in any order; repeated and unknown ones are allowed. Return the number of newly deleted
+        entries.
+        """
         if len(entry_ids) == 1:
             return self._delete_one(ledger_id, entry_ids[0])
         entries = self._existing(ledger_id, entry_ids)
@@ -118,7 +121,7 @@ class CursorState:
     def mark_delete_to(self, position: Position) -> int:
         """Return the number of newly deleted entries.
 
-        A position behind the last entry is ignored, because it cannot mean to delete the whole backlog.
+        A position behind the last entry is ignored, so that a wrong position does not delete the whole backlog.
         """
         if position > self._ledgers.last_position:
             return 0
@@ -131,7 +134,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Delete everything up to `position`, if that is nothing but entries of trimmed ledgers."""
+        """Delete everything up to `position`, if that is only entries of trimmed ledgers."""
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
@@ -146,7 +149,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def reset(self, mark_delete_position: Position) -> None:
-        """Everything behind the position is unacknowledged again."""
+        """Move the mark-delete position. Everything behind it is unacknowledged again."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
@@ -155,11 +158,11 @@ class CursorState:
         self.forget_deltas()
 
     def held_changed(self) -> None:
-        """Record a change of `held`, which must be stored."""
+        """Record that `held` has changed and must be stored."""
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Forget these ledgers. Their deletion must be durable, because the state without them is stored."""
+        """Remove these ledgers, whose deletion must be durable, because the state without them is stored."""
         for ledger_id in ledger_ids:
             holes = self._holes.pop(ledger_id, None)
             if holes is not None:
@@ -210,7 +213,7 @@ class CursorState:
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
-        """As `first_undeleted`, and not `unwanted`."""
+        """Like `first_undeleted`, skipping `unwanted` entries too."""
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
             ledger_id, entry_id = found
@@ -316,7 +319,7 @@ class CursorState:
     # --- remembering -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
-        """The caller must store the changes, or call `forget_deltas`."""
+        """Return the changes since the last delta. The caller must store them, or call `forget_deltas`."""
         if not self._is_changed:
             return None
         if self._is_replaced:
@@ -335,15 +338,21 @@ class CursorState:
         self._new_ack_sets = set()
         return delta
 
+    def take_whole(self) -> bytes | None:
+        """As `take_delta`, for a store that needs the whole state each time."""
+        if self._is_changed:
+            self.forget_deltas()
+        return self.take_delta()
+
     def forget_deltas(self) -> None:
-        """Let the next delta contain the whole state, because a taken one is lost or not worth adding to."""
+        """Let the next delta contain the whole state, because an earlier delta is lost or the state was reset."""
         self._is_changed = True
         self._is_replaced = True
         self._new_holes = {}
         self._new_ack_sets = set()
 
     def snapshot(self) -> bytes:
-        """Changes that were not taken yet stay to be taken: repeating them does no harm."""
+        """Return the whole state. The next delta repeats changes that it contains, which does no harm."""
         sets = {
             Position(ledger_id, entry_id): bits
             for ledger_id, by_entry in self._ack_sets.items()
@@ -355,9 +364,8 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """Return the stored state, or that of a new cursor at `created_at`.
-
-        Entries that do not exist are dropped. Raises StoreError.
+        """Return the stored state, or that of a new cursor at `created_at`. Entries that do not exist are dropped.
+        Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -370,7 +378,6 @@ class CursorState:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _delete_one(self, ledger_id: int, entry_id: int) -> int:
-        """As `acknowledge`, without the sets that several entries need."""
         if entry_id >= self._ledgers.entry_count_of(ledger_id):
             return 0
         if ledger_id == self.mark_ledger_id and entry_id == self._mark_entry_id + 1:
@@ -399,7 +406,7 @@ class CursorState:
         sets = self._ack_sets.get(ledger_id)
         if sets is not None and sets.pop(entry_id, None) is not None and not sets:
             del self._ack_sets[ledger_id]
-        if entry_id == 0:  # only the first entry of a ledger can follow a mark in another one
+        if entry_id == 0:  # Only the first entry of a ledger can follow a mark in another one.
             self._advance()
         return 1
 
@@ -413,7 +420,7 @@ class CursorState:
         return BitMap(entry_ids)
 
     def _delete_run(self, ledger_id: int, entries: BitMap) -> int:
-        """Return 0 unless the entries follow the mark-delete position without a gap."""
+        """Delete entries that follow the mark-delete position without a gap. Return 0 if they do not."""
         first, last = entries.min(), entries.max()
         if last - first + 1 != len(entries) or self._holes:
             return 0
@@ -451,7 +458,6 @@ class CursorState:
             self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
-        """Set the mark-delete position, and remove the state of entries up to it."""
         before = self.mark_delete_position
         self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
@@ -468,7 +474,7 @@ class CursorState:
             sets = self._ack_sets.get(position.ledger_id)
             if sets is None:
                 return
-            # Batches acknowledged in order need only a look at the few that the mark passes.
+            # Batches acknowledged in order: examine only the few positions that the mark passes.
             if position.entry_id - before.entry_id < len(sets):
                 for entry_id in range(before.entry_id + 1, position.entry_id + 1):
                     sets.pop(entry_id, None)
@@ -485,7 +491,7 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """`_settle` must follow the last record, and removes the entries before the mark-delete position."""
+        """Apply a record. `_settle` must follow the last one, and removes entries before the mark-delete position."""
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
@@ -500,7 +506,6 @@ class CursorState:
                 raise StoreError(f"a cursor record is damaged: {error}") from error
 
     def _settle(self) -> None:
-        """Restore the invariants after records were added. Stored state is no change."""
         _drop_bitmaps(self._holes, self.mark_delete_position)
         self._drop_ack_sets_up_to(self.mark_delete_position, Position(-1, -1))
         for ledger_id in list(self._holes):
@@ -553,7 +558,6 @@ def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
 
 
 def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
-    """Return the number of dropped entries."""
     dropped = 0
     for ledger_id in [ledger_id for ledger_id in bitmaps if ledger_id <= position.ledger_id]:
         bitmap = bitmaps[ledger_id]

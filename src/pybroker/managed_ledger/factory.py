@@ -1,4 +1,4 @@
-"""Opens, creates, and deletes managed ledgers and their cursors, by name; owns their shared resources."""
+"""Opens, creates and deletes managed ledgers and their cursors, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
-from pybroker.ledgers.ledger_store import LedgerSummary
+from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -56,7 +56,7 @@ class ManagedLedgerFactory:
     # --- open, make, delete ------------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """An interrupted deletion counts as deleted."""
+        """Return whether there is a managed ledger. An interrupted deletion counts as deleted."""
         if path in self._open:
             return True
         found = await self.metadata.get(path)
@@ -66,7 +66,7 @@ class ManagedLedgerFactory:
         """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises
         StoreError.
 
-        Retention trims nothing of it before its `retention` is set.
+        Nothing is trimmed before its `retention` is set.
         """
         assert path not in self._open, f"{path} is open already"
         room = Holding(self.resources.memory, self.resources.memory.documents)
@@ -98,7 +98,7 @@ class ManagedLedgerFactory:
         return managed
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
-        """Create an empty managed ledger without opening it, durably. Return False if there is one. Raises StoreError.
+        """Create an empty managed ledger durably, without opening it. Return False if there is one. Raises StoreError.
 
         Its first ledger is created when it is opened. No other task may be opening it.
         """
@@ -113,14 +113,14 @@ class ManagedLedgerFactory:
                 return False
         else:
             return True
-        # The existing one has an interrupted deletion: opening deletes it and creates a new one.
+        # The existing one has an interrupted deletion: `open` deletes it and creates a new one.
         managed = await self.open(path)
         await managed.document.change_properties(properties)
         await managed.close()
         return True
 
     async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
-        ledger_id = await self.store.create_ledger()
+        ledger_id = await self.store.create_ledger(LedgerPurpose.ENTRIES, document.path)
         document.ledgers.add_ledger(ledger_id)
         return self._managed(document, info, ledger_id)
 
@@ -148,8 +148,9 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """Return the contents of an open ledger. A missing one is empty: with `journalSyncData=false` a power cut may
-        lose the ledger but keep its name. It is reported because it could also be damage.
+        """Return the contents of a ledger that was not closed. A missing one counts as empty: with
+        `journalSyncData=false`, a power failure may lose the ledger but keep its name. It is logged, because it could
+        also be damage.
         """
         try:
             return await self.store.recover(ledger_id)
@@ -212,7 +213,7 @@ class ManagedLedgerFactory:
         if len(deltas) < RESTORE_ON_LOOP_DELTAS:
             state = CursorState.restore(managed.ledgers, position, snapshot, deltas)
         else:
-            # After an unclean stop there may be 250,000 entries, which takes two seconds. No other task knows `managed`
+            # After an unclean stop there may be 250,000 entries, which takes two seconds. No other task uses `managed`
             # yet.
             state = await asyncio.to_thread(CursorState.restore, managed.ledgers, position, snapshot, deltas)
         cursor = ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
@@ -235,7 +236,7 @@ class ManagedLedgerFactory:
         )
         state = CursorState(managed.ledgers, mark_delete)
         cursor = ManagedCursor(managed, name, cursor_id, state, self.cursor_store, properties)
-        # Before it is stored, so that nothing it must read is trimmed.
+        # Registered before it is stored, so that no entry that it needs is trimmed.
         managed.cursors[name] = cursor
         managed.document.cursors[name] = CursorInfo(
             cursor_id, (mark_delete.ledger_id, mark_delete.entry_id), dict(properties)
@@ -286,7 +287,7 @@ class ManagedLedgerFactory:
 
 
 def _forget(managed: ManagedLedger, cursor: ManagedCursor) -> None:
-    """Compare identity, because another cursor of the same name may have been created meanwhile."""
+    """Remove the cursor, unless another cursor of the same name was created since."""
     cursor.drop_ahead()
     if managed.cursors.get(cursor.name) is cursor:
         del managed.cursors[cursor.name]

@@ -1,11 +1,12 @@
-"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, exact counts.
+"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, and exact counts.
 
 Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, so distances and neighbours follow from
-the counts without reading an entry. While the next ledger is already listed, pending appends may still go to the
-previous one. Trimming leaves gaps between ledgers.
+the counts. While the next ledger is already listed, pending appends may still go to the previous one. Trimming leaves
+gaps between ledgers.
 
-The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it: it stays
-correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
+The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it, so it
+stays correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing
+ledger.
 
 Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries
 before ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry
@@ -27,21 +28,22 @@ FORMAT_VERSION = 1
 
 
 class _StoredLedger(msgspec.Struct, omit_defaults=True):
-    """One ledger in the metadata; without counts until it is sealed, since they are not final.
+    """One ledger in the metadata; without counts until it is sealed, since they are not final. `messages`
+    is None if the store does not know it.
 
-    `closed` is the time of sealing, in milliseconds since 1970; earlier versions did not write it.
+    `closed`: time of sealing in milliseconds since 1970; absent in documents of earlier versions.
     """
 
     id: int
     sealed: bool = True
     entries: int = 0
-    messages: int = 0
+    messages: int | None = 0
     bytes: int = 0
     closed: int = 0
 
 
 class _StoredVersion(msgspec.Struct):
-    """The part that every version has."""
+    """The property that every version has."""
 
     version: int
 
@@ -53,7 +55,9 @@ class _StoredList(_StoredVersion):
 
 
 class LedgerRow:
-    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed."""
+    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed; `message_count` is None if it
+    is unknown.
+    """
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
 
@@ -62,7 +66,7 @@ class LedgerRow:
         self.is_sealed = False
         self.closed_ms = 0
         self.entry_count = 0
-        self.message_count = 0
+        self.message_count: int | None = 0
         self.size_bytes = 0
 
 
@@ -74,11 +78,15 @@ class LedgerList:
         self._entries_before: list[int] = []
         self._ledgers: list[LedgerRow] = []
         self.entry_count = 0
-        self.message_count = 0
         self.size_bytes = 0
         for summary in sealed:
             self.add_ledger(summary.ledger_id)
             self.close_ledger(summary, 0)
+
+    @property
+    def message_count(self) -> int | None:
+        """None if it is unknown."""
+        return _message_count(self._ledgers)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -99,14 +107,24 @@ class LedgerList:
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """Idempotent."""
+        """Set the final counts of a ledger. Idempotent. Raises StoreError if readers have seen more entries."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
-        assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
+        if summary.entry_count < ledger.entry_count:
+            raise StoreError(
+                f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were stored: "
+                "confirmed entries are lost"
+            )
+        if summary.message_count is not None:
+            message_count: int | None = summary.message_count - (ledger.message_count or 0)
+        elif summary.entry_count == ledger.entry_count:
+            message_count = 0  # Nothing was added to the entries that this owner has counted.
+        else:
+            message_count = None
         self._grow(
             index,
             summary.entry_count - ledger.entry_count,
-            summary.message_count - ledger.message_count,
+            message_count,
             summary.size_bytes - ledger.size_bytes,
         )
         if not ledger.is_sealed:
@@ -114,7 +132,7 @@ class LedgerList:
             ledger.closed_ms = closed_ms
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Drop sealed ledgers, but never all. Unknown ids are ignored."""
+        """Remove sealed ledgers, but never all. Unknown ids are ignored."""
         dropped = set(ledger_ids)
         last = self.last_position
         kept: list[LedgerRow] = []
@@ -128,7 +146,6 @@ class LedgerList:
                 continue
             assert ledger.is_sealed, "a ledger that takes appends stays"
             self.entry_count -= ledger.entry_count
-            self.message_count -= ledger.message_count
             self.size_bytes -= ledger.size_bytes
         assert kept, "one ledger stays"
         self._ids = [ledger.ledger_id for ledger in kept]
@@ -136,13 +153,13 @@ class LedgerList:
         self._ledgers = kept
         assert self.last_position >= last, "the newest entry goes last"
 
-    def _grow(self, index: int, entry_count: int, message_count: int, size_bytes: int) -> None:
+    def _grow(self, index: int, entry_count: int, message_count: int | None, size_bytes: int) -> None:
         ledger = self._ledgers[index]
         ledger.entry_count += entry_count
-        ledger.message_count += message_count
+        if ledger.message_count is not None:
+            ledger.message_count = None if message_count is None else ledger.message_count + message_count
         ledger.size_bytes += size_bytes
         self.entry_count += entry_count
-        self.message_count += message_count
         self.size_bytes += size_bytes
         for later in range(index + 1, len(self._ids)):
             self._entries_before[later] += entry_count
@@ -178,7 +195,7 @@ class LedgerList:
         ]
 
     def entry_count_of(self, ledger_id: int) -> int:
-        """Return 0 for an unknown ledger."""
+        """Return the entry count; 0 for an unknown ledger."""
         ids = self._ids
         if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
             return self._ledgers[-1].entry_count
@@ -186,7 +203,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Unknown ledgers are left out."""
+        """Return (ledger id, entry count) of the known ledgers."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -223,7 +240,6 @@ class LedgerList:
         return self.end_position
 
     def next_position(self, position: Position) -> Position:
-        """Return the first entry behind `position`, or `end_position`."""
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:
@@ -257,7 +273,7 @@ class LedgerList:
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
         """Return messages and bytes in the ledgers behind `ledger_id`, which need not be in the list."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
-        return LedgerTotals(sum(ledger.message_count for ledger in behind), sum(ledger.size_bytes for ledger in behind))
+        return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
         """Count the entries up to and including `position`, like `_entries_before`."""
@@ -292,9 +308,10 @@ class LedgerList:
 
     @staticmethod
     def decode(data: bytes, now_ms: int) -> LedgerList:
-        """Decode the stored list. The size of an open ledger is unknown before `close_ledger`. Raises StoreError.
+        """Decode the stored list. The size of an open ledger is unknown until `close_ledger`. Raises StoreError.
 
-        A ledger without a closing time counts as closed at `now_ms`: it is rather kept too long than too short.
+        A ledger without a closing time counts as closed at `now_ms`, so that it is retained for longer and not for less
+        time.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version
@@ -314,3 +331,12 @@ class LedgerList:
             if row.sealed:
                 ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes), row.closed or now_ms)
         return ledgers
+
+
+def _message_count(rows: Sequence[LedgerRow]) -> int | None:
+    total = 0
+    for row in rows:
+        if row.message_count is None:
+            return None
+        total += row.message_count
+    return total

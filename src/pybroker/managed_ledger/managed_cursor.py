@@ -1,8 +1,8 @@
 """The cursor of one subscription in a managed ledger: its read position, and its acknowledgements.
 
-A durable cursor is written as deltas, one at a time: changes meanwhile are in the next one, so a burst of
-acknowledgements costs a few records. A request for a receipt is answered when a delta that includes it is durable;
-other changes are written by the factory's flush timer.
+A durable cursor is stored as deltas, one at a time: changes during a write are in the next delta, so a burst of
+acknowledgements costs a few records. An acknowledgement with a receipt is answered when a delta that includes it is
+durable; other changes are written by the factory's flush timer.
 
 Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their
 record follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
@@ -62,7 +62,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """The records of delayed entries found at the restore, until they are read."""
         self.skipped_ranges: Sequence[SkippedRanges] = ()
         """The last moves that were no acknowledgements."""
-        # Written and failed deltas, and the bytes of all.
+        # Numbers of written and failed deltas, and the bytes of all.
         self.writes = 0
         self.failed_writes = 0
         self.written_bytes = 0
@@ -103,7 +103,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
-        """Whether an entry may be read at or behind the read position."""
         ledgers = self.ledger.ledgers
         position = ledgers.normalize(self.read_position)
         return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
@@ -125,7 +124,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Use the surplus of the last read from the store."""
+        """Return entries that the last read from the store returned beyond the request."""
         ahead = self._ahead
         if ahead is None:
             return None
@@ -136,9 +135,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return part_of(ahead, index, max_entries, max_bytes)
 
     def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return the requested part of `ahead`, and keep the rest for the next reads."""
         run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
-        is_known = self.ledger.cursors.get(self.name) is self  # otherwise dropped during the read
+        is_known = self.ledger.cursors.get(self.name) is self  # otherwise deleted during the read
         if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
             self._ahead = ahead
             memory = self.ledger.memory
@@ -157,8 +155,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._ahead = None
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance; None if the cursor was moved, or the entries were
-        trimmed, meanwhile: read again.
+        """Return the next entries from the store and advance. None if the cursor was moved, or the entries were
+        trimmed, during the read: read again.
 
         Raises StoreError.
         """
@@ -180,7 +178,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def changed(self, done: PersistDone | None) -> None:
-        """With `done`, write the changed state now and call back when it is durable; otherwise the flush timer writes
+        """Record a change. With `done`, write it now and call back when it is durable; otherwise the flush timer writes
         it.
         """
         self.ledger.counters.mark_deletes += 1
@@ -202,11 +200,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """While a delta is in flight, changes wait for the next one."""
+        """Write the changes, unless a delta is in flight; then they are in the next one."""
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
-        delta = self.state.take_delta()
+        delta = self.state.take_whole() if self._store.needs_whole_states else self.state.take_delta()
         waiting, self._waiting = self._waiting, []
         if delta is None:
             for done in waiting:
@@ -224,7 +222,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.writes += 1
         else:
             self.failed_writes += 1
-            # Its changes are no longer in the state's list of changes, so the next delta contains the whole state.
+            # The lost changes are no longer listed, so the next delta contains the whole state.
             self.state.forget_deltas()
             self._is_dirty = True
             if not self._is_closed:
@@ -234,7 +232,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if self._waiting:
             self.flush()
         elif self._is_dirty and error is None and not self._is_closed:
-            self.ledger.cursor_dirty(self)  # the timer may have fired during the write
+            self.ledger.cursor_dirty(self)  # the timer may have run during the write
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
@@ -251,7 +249,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """Continue at `position`, or the first entry behind it, and forget all acknowledgements from there on.
 
         `unacked_words`: the messages of the batch at `position` that count as unacknowledged; by default all. Durable
-        on return. Raises StoreError: then it applies now, but may not after a restart.
+        on return. Raises StoreError: then the reset applies now, but may not after a restart.
         """
         self.state.reset(self.ledger.position_before(position))
         if any(unacked_words):
@@ -298,16 +296,14 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.properties = dict(properties)
 
     async def announce_delayed(self) -> str:
-        """Return the id under which the cursor store may from now on contain delayed entries of this durable cursor.
-
-        Raises StoreError.
+        """Record in the metadata that the cursor store may contain delayed entries of this cursor. Return their
+        record id. Raises StoreError.
         """
         return await self.ledger.document.announce_delayed(self.name, self.cursor_id)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
-        """Raises StoreError."""
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
@@ -323,14 +319,14 @@ class ManagedCursor(CursorOwner, AheadHolder):
             except StoreError:
                 if self.ledger.ledgers.has_entry(position):
                     raise
-                # It was trimmed meanwhile: this is a reader's cursor.
+                # The entry was trimmed, because this cursor is a reader's.
 
     async def close(self) -> None:
-        """Write pending changes and forget the live cursor. Raises StoreError; it is closed in any case."""
+        """Write pending changes and remove the cursor from memory. Raises StoreError; it is closed in any case."""
         self.drop_ahead()
         if self._store is None or self._is_closed:
             return
-        self.flush()  # the store writes a snapshot only for a cursor of which it has seen a delta
+        self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.
         self._is_closed = True
         failure: StoreError | None = None
         try:

@@ -1,15 +1,20 @@
-"""The endless stream of entries of one topic, stored in numbered ledgers: append, read, and trim.
+"""The endless stream of entries of one topic, stored in numbered ledgers: append, read and trim.
 
-Operation: `append` assigns numbers immediately; readers see the entries after `append_completed`, when they are
-durable. The next ledger is created, and the previous one sealed, in the background, so the switch at a limit is one
-assignment. `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and
-the cursors, then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash
-can restore that ledger.
+Operation: readers see entries after `append_completed`, when they are durable, in the order of their positions. The
+next ledger is created in the background before the current one is full. The change to it has three steps: the current
+ledger is sealed, the list of ledgers is stored with the sealed ledger and the next one, and appends continue in the
+next one. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
+wait during the change (`PendingAppends`).
+
+`trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the cursors,
+then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash can restore
+that ledger.
 
 Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
-Failure: when the store refuses an append, all later appends to that ledger are refused too. The ledger is sealed at its
-last durable entry, and appends continue in the next one; until it is ready, appends are answered with the error.
+Failure: when the store refuses an append, all later appends to that ledger are refused too, and appends are answered
+with an error until the change to the next ledger is complete. When it is unknown whether an append is stored, that
+append and all later ones wait for the change. A change that fails is repeated.
 
 Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store
 contains a ledger from before its first append until it is deleted.
@@ -20,8 +25,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Hashable, Mapping
 
-from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
-from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun
+from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, StorageFull, StoreError
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerPurpose
 from pybroker.managed_ledger.cursor_backlog import Backlog, count_backlog
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -30,15 +35,17 @@ from pybroker.managed_ledger.max_read_position import ReadLimit
 from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.read_ahead import LEAST_READ_BYTES, ReadAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
-from pybroker.managed_ledger.rollover import PREPARE_AT, RolloverStep, rollover_step
+from pybroker.managed_ledger.rollover import PREPARE_AT, PendingAppends, RolloverStep, rollover_step
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.counters import LedgerCounters
 from pybroker.model.position import Position
 from pybroker.runtime import logs
 
-PREPARE_RETRY_MS = 200
-"""The pause after a failed creation of the next ledger."""
+CHANGE_RETRY_MS = 200
+"""The pause after a failed creation of the next ledger, and after a failed change to it."""
+NO_LEDGER = -1
+"""The ledger of an append that waits for the next ledger."""
 
 
 class ManagedLedger(AppendListener):
@@ -83,12 +90,19 @@ class ManagedLedger(AppendListener):
         self._ledger_opened_ms = self._last_append_ms = resources.clock.monotonic_ms()
         self._prepare_at_entries = int(resources.limits.max_entries_per_ledger * PREPARE_AT)
         self._prepare_at_bytes = int(resources.limits.max_bytes_per_ledger * PREPARE_AT)
-        self._made_ledger_id: int | None = None  # in the list, perhaps not in the metadata store's
-        self._next_ledger_id: int | None = None  # ready for appends
-        self._left_ledger_ids: list[int] = []  # not sealed yet
+        self._next_ledger_id: int | None = None  # exists in the store, and is empty
+        self.is_changing_ledger = False
+        """Whether appends wait for the next ledger."""
+        self.change_error = ""
+        """The error of the last attempt, while the change is repeated."""
+        self._has_ended = False
+        """Whether `close` is complete: no later seal decides an unknown append."""
+        self.changing_since_ms = 0.0
+        """The start of the last change to the next ledger, by the monotonic clock."""
+        self.pending_appends = PendingAppends()
         self._changing = asyncio.Lock()
         self.read_ahead = ReadAhead(resources, self.read_if_there)
-        self._is_preparing = self._is_sealing = self._is_trim_due = False
+        self._is_preparing = self._is_trim_due = False
         self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:
@@ -103,7 +117,9 @@ class ManagedLedger(AppendListener):
             listener.fenced(error)
 
     def _fenced(self, error: LedgerFenced) -> None:
-        """Pending appends are not affected: their ledger is in the stored list."""
+        """Report that another process is the owner. Pending appends complete, because their ledger is in the stored
+        list.
+        """
         self.is_write_failed = True
         if self._listener is not None:
             self._listener.fenced(error)
@@ -130,12 +146,11 @@ class ManagedLedger(AppendListener):
 
     @property
     def current_ledger_id(self) -> int:
-        """The ledger of the next, or the last, append."""
         return self._ledger_id
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; before the first one of the oldest ledger if there is none."""
+        """The last entry that readers may see; the position before the first one if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -155,7 +170,7 @@ class ManagedLedger(AppendListener):
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """Return milliseconds by the client's clock. Raises StoreError."""
+        """Return milliseconds since 1970 by the client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
@@ -165,12 +180,11 @@ class ManagedLedger(AppendListener):
         """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
         StoreError.
 
-        A bisection: if publish times do not rise, it finds one such entry that follows an earlier one.
+        If publish times do not increase, the bisection finds one such entry that follows an earlier one.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
-        """Count exactly. Raises StoreError."""
         return await count_backlog(self.ledgers, self._store, cursor.state)
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -181,9 +195,13 @@ class ManagedLedger(AppendListener):
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
+        count = len(payloads)
+        if self.is_changing_ledger:
+            self.pending_appends.wait(AppendRun(self, NO_LEDGER, 0, payloads, message_counts, size_bytes, context))
+            self.pending_entries += count
+            return
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
         self._store.append(run)  # first: without space it raises
-        count = len(payloads)
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
         self.pending_entries += count
@@ -206,53 +224,68 @@ class ManagedLedger(AppendListener):
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
         assert listener is not None
-        entries = sum(len(run.payloads) for run in runs)
-        self.pending_entries -= entries
         if error is not None:
-            self._write_failed(runs, error)
-            listener.append_failed(runs, error)
-            self._go_on()
+            self._append_failed(runs, error)
             return
+        entries = 0
         keep = bool(self.cursors)
         for run in runs:
-            self.ledgers.added(run.ledger_id, len(run.payloads), run.message_count, run.size_bytes)
+            count = len(run.payloads)
+            entries += count
+            self.ledgers.added(run.ledger_id, count, run.message_count, run.size_bytes)
             self.bytes_added_total += run.size_bytes
             if keep:
                 self._resources.keep_cached(run)
+        self.pending_entries -= entries
         self.entries_added_total += entries
         listener.entries_added(runs)
+        if self.is_write_failed:
+            self._go_on()
+
+    def _append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        is_unknown = isinstance(error, AppendUnknown)
+        is_behind_unknown = self.pending_appends.has_unknown and isinstance(error, LedgerFenced)
+        if (is_unknown or is_behind_unknown) and not self._has_ended:
+            if is_unknown:
+                logs.warning("append.unknown", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
+            self.pending_appends.add_unknown(runs)
+            self._change_ledger()
+            return
+        self._write_failed(runs, error)
+        self._refused(runs, error)
         self._go_on()
+
+    def _refused(self, runs: list[AppendRun], error: StoreError) -> None:
+        if runs:
+            assert self._listener is not None
+            self.pending_entries -= sum(len(run.payloads) for run in runs)
+            self._listener.append_failed(runs, error)
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # the ledger takes no more appends anyway
+            return  # The ledger accepts no more appends anyway.
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True
 
     def _go_on(self) -> None:
-        """Accept appends again after a failed write, when the next ledger is ready and all older appends are answered."""
-        if not self.is_write_failed or self.is_closed or self.document.is_fenced:
-            return
-        if self._next_ledger_id is None:
-            self._prepare()
-        elif not self.pending_entries:
-            self._switch(self._next_ledger_id)
+        if self.is_write_failed and not self.is_closed and not self.document.is_fenced:
+            if self._next_ledger_id is None:
+                self._prepare()
+            else:
+                self._change_ledger()
 
     # --- the next ledger ---------------------------------------------------------------------------------------------
 
     def roll_if_old(self) -> None:
-        """Called periodically."""
         if self.is_closed or self.document.is_terminated:
             return
-        if self._left_ledger_ids:
-            self._seal()
         self._go_on()
-        if self._next_entry_id and not self.is_write_failed:
+        if self._next_entry_id and not self.is_write_failed and not self.is_changing_ledger:
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
-        """The current ledger has entries."""
+        """Begin the next ledger if a limit is reached. The current ledger must have entries."""
         step = rollover_step(
             self._resources.limits,
             self._next_entry_id,
@@ -265,14 +298,14 @@ class ManagedLedger(AppendListener):
             if step is not RolloverStep.STAY:
                 self._prepare()
         elif step is RolloverStep.SWITCH:
-            self._switch(self._next_ledger_id)
+            self._change_ledger()
 
     def _is_acknowledged(self) -> bool:
         durable = (cursor.state for cursor in self.cursors.values() if cursor.is_durable)
         return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """No effect while a creation is running or has just failed."""
+        """Create the next ledger, unless that is in progress or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -283,13 +316,9 @@ class ManagedLedger(AppendListener):
             async with self._changing:
                 if self.is_closed or self.document.is_terminated or self._next_ledger_id is not None:
                     return
-                if self._made_ledger_id is None:
-                    self._made_ledger_id = await self._store.create_ledger()
-                    self.ledgers.add_ledger(self._made_ledger_id)
-                await self.document.save()
-                self._next_ledger_id, self._made_ledger_id = self._made_ledger_id, None
+                self._next_ledger_id = await self._store.create_ledger(LedgerPurpose.ENTRIES, self.name)
         except StoreError as error:
-            self._prepare_not_before_ms = self._resources.clock.monotonic_ms() + PREPARE_RETRY_MS
+            self._prepare_not_before_ms = self._resources.clock.monotonic_ms() + CHANGE_RETRY_MS
             logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
             return
         finally:
@@ -299,39 +328,93 @@ class ManagedLedger(AppendListener):
         elif self._next_entry_id and not self.is_closed:
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
-    def _switch(self, ledger_id: int) -> None:
-        self._left_ledger_ids.append(self._ledger_id)
-        self._ledger_id = ledger_id
-        self._next_ledger_id = None
-        self._next_entry_id = 0
-        self._ledger_bytes = 0
-        self._ledger_opened_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
-        self.is_write_failed = False
-        self._seal()
+    def _change_ledger(self) -> None:
+        if not self.is_changing_ledger and not self.is_closed:
+            self.is_changing_ledger = True
+            self.change_error = ""
+            self.changing_since_ms = self._resources.clock.monotonic_ms()
+            self._resources.tasks.start(self._change_until_done(), f"change ledger {self.name}")
 
-    def _seal(self) -> None:
-        if not self._is_sealing:
-            self._is_sealing = True
-            self._resources.tasks.start(self._seal_left(), f"seal {self.name}")
-
-    async def _seal_left(self) -> None:
-        """Pending appends of these ledgers complete first."""
-        try:
-            async with self._changing:
-                if self.is_closed or not self._left_ledger_ids:
-                    return
-                while self._left_ledger_ids:
-                    await self._close_ledger(self._left_ledger_ids[0])
-                    del self._left_ledger_ids[0]
-                await self.document.save()
-        except StoreError as error:
-            logs.error("ledger.seal_failed", managed_ledger=self.name, error=str(error))
-        finally:
-            self._is_sealing = False
+    async def _change_until_done(self) -> None:
+        while True:
+            try:
+                async with self._changing:
+                    if self.is_closed or self.document.is_terminated:
+                        return  # `close` or `terminate` has answered the appends.
+                    await self._change()
+                break
+            except LedgerFenced as error:
+                self.is_write_failed = True
+                self._end_change(error)
+                return
+            except StoreError as error:
+                if str(error) != self.change_error:
+                    logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
+                self.change_error = str(error)
+                if self._has_timed_out() or self._store.refusal() is not None:
+                    self._refused(self.pending_appends.take_all(), error)
+            except Exception:  # a bug: the appends must not wait for ever
+                self.is_write_failed = True
+                self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
+                raise
+            await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
 
+    async def _change(self) -> None:
+        """Close the current ledger, name the next one, and continue there. Raises StoreError: may be repeated."""
+        await self._close_ledger(self._ledger_id)
+        next_ledger_id = self._next_ledger_id
+        if next_ledger_id is None:
+            next_ledger_id = self._next_ledger_id = await self._store.create_ledger(LedgerPurpose.ENTRIES, self.name)
+        if not self.ledgers.has_ledger(next_ledger_id):
+            self.ledgers.add_ledger(next_ledger_id)
+        await self.document.save()
+        self._next_ledger_id = None
+        self._ledger_id = next_ledger_id
+        self._next_entry_id = self._ledger_bytes = 0
+        self._ledger_opened_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
+        self.is_write_failed = self.is_changing_ledger = False
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        waiting = self.pending_appends.take_all()
+        for index, run in enumerate(waiting):
+            count = len(run.payloads)
+            self.pending_entries -= count
+            try:
+                self.append(run.payloads, run.message_counts, run.size_bytes, run.context)
+            except StoreError as error:  # no space: later appends must not overtake it
+                self.pending_entries += count
+                self._refused(waiting[index:], error)
+                return
+
+    def _has_timed_out(self) -> bool:
+        timeout_ms = self._resources.limits.add_entry_timeout_ms
+        return 0 < timeout_ms <= self._resources.clock.monotonic_ms() - self.changing_since_ms
+
+    def _end_change(self, error: StoreError) -> None:
+        self.is_changing_ledger = False
+        self._refused(self.pending_appends.take_all(), error)
+
     async def _close_ledger(self, ledger_id: int) -> None:
-        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._resources.clock.wall_ms())
+        """Seal the ledger and decide appends of it with an unknown outcome. Raises StoreError."""
+        summary = await self._store.seal(ledger_id)
+        if ledger_id == self._ledger_id and self.pending_appends:
+            assert self._listener is not None
+            stored = self.pending_appends.decide(ledger_id, summary.entry_count, self._listener.split_context)
+            if stored:
+                self.append_completed(stored, None)
+        self.ledgers.close_ledger(summary, self._resources.clock.wall_ms())
+
+    async def _discard_next(self) -> None:
+        """Delete the next ledger, which no metadata names. An error leaves an empty ledger in the store."""
+        ledger_id, self._next_ledger_id = self._next_ledger_id, None
+        if ledger_id is None or self.ledgers.has_ledger(ledger_id):
+            return
+        try:
+            await self._store.delete_ledger(ledger_id)
+        except StoreError as error:
+            logs.warning("ledger.delete_failed", managed_ledger=self.name, ledger_id=ledger_id, error=str(error))
 
     # --- trimming ---------------------------------------------------------------------------------------------------
 
@@ -382,7 +465,7 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """The deletion of these ledgers is stored."""
+        """Remove these ledgers from memory and the store. Their removal from the stored list is durable."""
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -407,11 +490,11 @@ class ManagedLedger(AppendListener):
                 except StoreError:
                     if self.cursors.get(cursor.name) is cursor:
                         raise
-                    continue  # It was deleted meanwhile.
+                    continue  # The cursor was deleted.
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends for ever; those in flight complete. Return the last position. Durable on return.
+        """Refuse appends permanently; those in flight complete. Return the last position. Durable on return.
 
         Raises StoreError, and then appends continue.
         """
@@ -421,14 +504,11 @@ class ManagedLedger(AppendListener):
             if self.document.is_terminated:
                 return self.last_confirmed
             self.document.is_terminated = True
-            # The next ledger is sealed too: it is an empty one now.
-            self._left_ledger_ids += [i for i in (self._next_ledger_id, self._made_ledger_id) if i is not None]
-            self._next_ledger_id = self._made_ledger_id = None
             try:
                 for ledger_id in self.ledgers.open_ledger_ids():
                     await self._close_ledger(ledger_id)
                 await self.document.save()
-                self._left_ledger_ids.clear()
+                self._end_change(LedgerTerminated(f"{self.name} is terminated"))
                 self._forget_leaving()
                 self._ledger_id = self.ledgers.last_position.ledger_id  # the ledger that trimming always keeps
             except BaseException:
@@ -437,6 +517,7 @@ class ManagedLedger(AppendListener):
                 self.is_write_failed = True
                 self._go_on()
                 raise
+            await self._discard_next()
         self.trim_soon()
         return self.last_confirmed
 
@@ -449,7 +530,7 @@ class ManagedLedger(AppendListener):
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
                 raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
-            ledger_id = await self._store.create_ledger()
+            ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
                 await self.document.save()
@@ -459,8 +540,8 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable
-        on return. Raises StoreError.
+        """Replace the view `before` by the written and sealed `view`, and delete the ledger of `before`. Durable on
+        return. Raises StoreError.
         """
         async with self._changing:
             if (
@@ -477,12 +558,20 @@ class ManagedLedger(AppendListener):
                 raise
         self.trim_soon()
 
+    def interrupt_compaction(self) -> None:
+        """Discard an unfinished compacted view, so that its compaction fails."""
+        self.compacted_drops += 1
+        self._discard_unfinished()
+
+    def _discard_unfinished(self) -> None:
+        for ledger_id in list(self.document.unfinished_ledger_ids):
+            self.discard_compacted(ledger_id)
+
     async def drop_compacted(self) -> None:
         """Delete the compacted view, and an unfinished next one. Raises StoreError."""
-        self.compacted_drops += 1
+        self.interrupt_compaction()
         async with self._changing:
-            for ledger_id in list(self.document.unfinished_ledger_ids):
-                self.discard_compacted(ledger_id)
+            self._discard_unfinished()  # A compaction may have begun meanwhile.
             if self.document.compacted is not None and not self.is_closed:
                 await self._store_compacted(None)
         self.trim_soon()
@@ -506,13 +595,13 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in
-        the compacted view.
+        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also
+        in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
             return before
-        # Trimmed ledgers have no entries in the list, but perhaps in the view.
+        # The view may have entries of trimmed ledgers, which the list has not.
         return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -533,7 +622,7 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Waits for memory in the queue of `group`. Raises StoreError."""
+        """Read entries, after waiting for memory in the queue of `group`. Raises StoreError."""
         memory = self.memory
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
@@ -562,7 +651,7 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """As `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
+        """Like `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
@@ -576,10 +665,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed
-        in any case.
+        """Accept no more appends, and write pending changes of cursors. Raises StoreError; it is closed in any case.
 
-        A fenced managed ledger seals no ledger and writes no metadata; its cursors depend on their store.
+        A fenced managed ledger seals no ledger and writes no metadata.
         """
         if self.is_closed:
             return
@@ -594,4 +682,7 @@ class ManagedLedger(AppendListener):
                     await self._close_ledger(ledger_id)
                 await self.document.save()
             finally:
+                self._has_ended = True
+                self._end_change(LedgerFenced(f"{self.name} is closed"))
+                await self._discard_next()
                 self._closed(self)

@@ -81,7 +81,6 @@ def delayed_record_id(cursor_id: str) -> str:
 
 
 def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
-    """Raises StoreError."""
     try:
         info = msgspec.json.decode(value, type=ManagedLedgerInfo)
     except msgspec.DecodeError as error:

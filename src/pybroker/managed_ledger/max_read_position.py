@@ -1,7 +1,7 @@
 """The max read position of a managed ledger: readers see nothing from the first message of an open transaction on, and
 no aborted messages.
 
-Pure. A managed ledger without transactions has neither, and its cost is one comparison for each read.
+Pure. Without transactions, the cost is one comparison for each read.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the hidden ones of these ascending entries; mostly none."""
+        """Return those of these ascending entries that are aborted or markers; usually none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Return the hidden entries of the range; mostly none."""
+        """Return the aborted entries and markers of the range; usually none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
             return BitMap()
@@ -52,19 +52,19 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the last entry in front of the limit, hidden or not, or entry -1 of the first ledger."""
+        """Return the last entry before the limit, or entry -1 of the first ledger."""
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """Return the last visible entry at or in front of `position`, or entry -1 of the first ledger."""
+        """Return the last visible entry at or before `position`, or entry -1 of the first ledger."""
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]
             position = ledgers.previous_position(Position(position.ledger_id, _start_of_run(hidden, position.entry_id)))
         return position
 
     def last_visible(self, ledgers: LedgerList) -> Position:
-        """Return the last entry that a reader gets now, or entry -1 of the first ledger."""
+        """Return the last entry that readers may see, or entry -1 of the first ledger."""
         return self.visible_up_to(self.last_readable(ledgers), ledgers)
 
 

@@ -1,7 +1,5 @@
-"""The age of the oldest unacknowledged message of a cursor.
-
-The publish time is kept with its position, and read again only when another entry has become the first unacknowledged
-one, from the cache if possible.
+"""The age of the oldest unacknowledged message of a cursor. Its publish time is cached, and read again when another
+entry has become the first unacknowledged one.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class OldestUnacked:
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
-        """Reads the publish time if needed. Raises StoreError."""
+        """Return the entry and its publish time, which is read if needed. Raises StoreError."""
         position = self.position
         if position is None:
             return None

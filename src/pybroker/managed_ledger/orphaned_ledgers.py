@@ -1,12 +1,12 @@
 """Orphaned ledgers: ledgers in the store that no managed ledger names, left by a crash or by damage.
 
-Metadata contains a ledger before its first entry, and until its deletion is durable in the store's journal. So after a
-crash, an orphaned ledger is empty: it was created, and not recorded in time. One with entries proves that metadata was
-lost; then the broker does not start, because topics may be missing. The exception are ledgers whose deletion may have
-been lost (`LedgerStore.is_name_certain`).
+Metadata contains a ledger before its first entry, and until its deletion is durable. So after a crash, an orphaned
+ledger is empty: it was created, and not recorded in time. One with entries proves that metadata was lost; then the
+broker does not start, because topics may be missing. Exceptions are ledgers whose deletion may have been lost
+(`LedgerStore.is_name_certain`).
 
 The search runs once, at the start, because a ledger of an earlier run is never recorded later. Ledgers without this
-broker's mark (`LedgerStore.is_own`) are ignored: to recover one would stop another broker from appending to it.
+broker's mark (`LedgerStore.is_own`) are ignored: recovering one would stop another broker from appending to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOCUMENTS_AT_ONCE = 200
 
 @dataclass(slots=True)
 class Leftovers:
-    """Ledgers without a name."""
+    """The orphaned ledgers."""
 
     empty_ids: list[int] = field(default_factory=list)
     entries: dict[int, int] = field(default_factory=dict)
@@ -41,16 +41,16 @@ class Leftovers:
     """Named ledgers that the store, as far as it knows, never created."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the ledgers of `entries` without another explanation."""
+        """Return the orphaned ledgers that prove a loss of metadata, with their entry counts."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the ledgers of `stored_ids` that no metadata names: all ledgers of earlier runs, listed before any managed
-    ledger was opened.
+    """Return the ledgers of `stored_ids` that no metadata names. `stored_ids`: all ledgers of earlier runs, listed
+    before any managed ledger was opened.
 
-    Returns nothing if one metadata value cannot be read, because it may name any of them. This, and a ledger that
-    cannot be examined, is logged.
+    Returns nothing if a metadata value cannot be read, because it may name any of them. This, and a ledger that cannot
+    be examined, is logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -79,7 +79,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
 
 
 async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
-    """Ledgers with entries are kept for a repair."""
+    """Delete the empty ones. Ledgers with entries are kept for a repair."""
     deleted = 0
     for ledger_id in found.empty_ids:
         try:
@@ -98,7 +98,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """Return an error text for lost metadata of the ledgers `lost` (by number of entries), with the remedy."""
+    """Return an error text for lost metadata of the ledgers `lost` (with entry counts), with the remedy."""
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
     names = "names no topic" if not has_topics else "does not name them"
@@ -111,17 +111,17 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Includes ledgers that are to be deleted. Raises StoreError."""
+    """Return all ledgers of the document, including those to be deleted. Raises StoreError."""
     return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *other_ledger_ids(info)]
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ledgers outside the list."""
+    """Return the ledgers that are not in the list of ledgers."""
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
 
 class _Named(msgspec.Struct):
-    """The part of the metadata that names ledgers; fields as in `managed_ledger_info.py` and `ledger_list.py`."""
+    """The properties that name ledgers, as in `managed_ledger_info.py` and `ledger_list.py`."""
 
     id: int
     sealed: bool = True
@@ -150,7 +150,9 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """Return `named_ledger_ids` at a twentieth of the cost, because a start needs it for each topic. Raises StoreError."""
+    """Return `named_ledger_ids` at a twentieth of the cost, because a start needs it for each topic. Raises
+    StoreError.
+    """
     names = _names_in(value)
     if names is None:
         return named_ledger_ids(decode_info(path, value))  # raises the precise error

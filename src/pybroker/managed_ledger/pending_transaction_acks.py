@@ -1,24 +1,23 @@
-"""Acknowledgements that open transactions hold on one cursor: applied by a commit, forgotten by an abort. Pure.
+"""Pending transaction acks of one cursor: acknowledgements of open transactions, applied by a commit, forgotten by an
+abort. Pure.
 
-They are part of the cursor's state and records, so a commit is one record that ends the hold and acknowledges what it
-held.
+They are part of the cursor's state and records, so a commit is one record that ends the transaction and acknowledges
+its messages.
 
-A record's part for them is MessagePack: a list of changes in their order; a whole state is one hold for each
+Their part of a record is MessagePack: a list of changes in order; in a whole state, one change of kind 0 for each
 transaction.
 
-* `[0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]`: held from now on
+* `[0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]`: pending from now on
 * `[1, most, least]`: ended
-* `[2, most, least]`: all transactions of that coordinator up to `least` have ended; what they hold before or behind
-  this record is released
+* `[2, most, least]`: all transactions of that coordinator up to `least` have ended, and their acks are removed
 
-Invariants: no message is held by two transactions; only one holds a cumulative acknowledgement, and then no other holds
-anything that it covers.
+Invariants: no message has pending acks of two transactions; only one transaction has a cumulative ack, and then no
+other has acks that it covers.
 
-Cost: to check and hold an acknowledgement is linear in its positions and logarithmic in the number of open
-transactions, regardless of the number of held entries. The transactions that hold messages of each batch are indexed,
-and the first position of each transaction. The holder of a whole entry is not, since an index of a million entries
-takes more memory than a bitmap of them: `holders_of` finds the holders of many messages in one pass over the open
-transactions.
+Cost: to check and add an ack is linear in its positions and logarithmic in the number of open transactions. The
+transactions with acks of each batch are indexed, and the first position of each transaction. Whole entries are not,
+since an index of a million entries takes more memory than a bitmap: `holders_of` finds the transactions of many
+messages in one pass.
 """
 
 from __future__ import annotations
@@ -80,8 +79,9 @@ class Hold:
 
 
 class _PartHolders:
-    """The transactions that hold messages of each batch. Most batches have one holder, which is stored without a
-    collection."""
+    """The transactions with pending acks of messages of each batch. Most batches have one, which is stored without a
+    collection.
+    """
 
     __slots__ = ("_by_position",)
 
@@ -111,7 +111,9 @@ class _PartHolders:
 
 
 class _FirstPositions:
-    """A heap of the first position of each open transaction. An outdated position is dropped when it reaches the top."""
+    """A heap of the first position of each open transaction. An outdated position is dropped when it reaches the
+    top.
+    """
 
     __slots__ = ("_heap",)
 
@@ -209,7 +211,7 @@ class PendingTransactionAcks:
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """For many messages use `holders_of`."""
+        """Return the transaction that has acknowledged one of these messages. For many messages use `holders_of`."""
         up_to = self.up_to
         if up_to is not None and position <= up_to:
             return self.cumulative
@@ -224,8 +226,8 @@ class PendingTransactionAcks:
         return None
 
     def holders_of(self, messages: Sequence[tuple[Position, int]]) -> Generator[None, None, list[TxnId | None]]:
-        """Return the transaction that holds each message: an entry and an index in its batch, or -1 for any message of
-        it.
+        """Return the transaction that has acknowledged each message: an entry and an index in its batch, or -1 for any
+        message of it.
 
         Linear in the messages and the open transactions. The result may lack changes that are made during a pause.
         """
@@ -244,7 +246,7 @@ class PendingTransactionAcks:
         return [whole.get(position) or parts.get((position, index)) for position, index in messages]
 
     def _holders_of_whole(self, positions: Iterable[Position]) -> Generator[None, None, dict[Position, TxnId]]:
-        """Return the holders of whole entries, also by a cumulative ack."""
+        """Return the transactions of whole entries, also by a cumulative ack."""
         found: dict[Position, TxnId] = {}
         left: dict[int, BitMap] = {}
         up_to, cumulative = self.up_to, self.cumulative
@@ -271,8 +273,7 @@ class PendingTransactionAcks:
         """Return a position that has a pending ack already; None without one.
 
         The ack may be of another transaction, or of `txn` itself: a message that it acknowledges twice was delivered
-        twice, and would have its effect twice. But a cumulative acknowledgement of `txn` may include its individual
-        ones.
+        twice. But a cumulative ack of `txn` may cover its individual ones.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -306,7 +307,7 @@ class PendingTransactionAcks:
         return None
 
     def _conflict_up_to(self, txn: TxnId, up_to: Position, parts: Parts) -> Position | None:
-        """As `conflict`, for a cumulative ack; `parts` is the batch that it ends in."""
+        """Like `conflict`, for a cumulative ack; `parts` is the batch that it ends in."""
         held_up_to, own = self.up_to, self.open.get(txn)
         if held_up_to is not None and self.cumulative != txn:
             return held_up_to
@@ -337,7 +338,7 @@ class PendingTransactionAcks:
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
-        """The acks must have no conflict."""
+        """Add acks, which must have no conflict."""
         bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
         bits = [
             (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
@@ -379,7 +380,7 @@ class PendingTransactionAcks:
 
     def end(self, txn: TxnId) -> Hold | None:
         """Remove and return the pending acks of the transaction, and accept no more. The end is stored even if there
-        are none, because a late acknowledgement after a restart would stay pending for long.
+        are none: otherwise a late ack after a restart would stay pending.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
@@ -414,7 +415,7 @@ class PendingTransactionAcks:
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
         """Record that all transactions of that coordinator up to `least` have ended. Return those with pending acks,
-        which the caller ends; a stored record of the mark ends them by itself.
+        which the caller ends.
         """
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
@@ -432,7 +433,7 @@ class PendingTransactionAcks:
         return passed_by(self.open, coordinator, before, least)
 
     def clear(self) -> None:
-        """Remove all pending acks, because the cursor was moved on purpose."""
+        """Remove all pending acks, because an administrator moved the cursor."""
         for txn in list(self.open):
             self._end(txn)
             self._ended.pop(txn, None)

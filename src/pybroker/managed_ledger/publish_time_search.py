@@ -1,7 +1,7 @@
 """Search for entries by publish time: bisection over ledgers, over a ledger's index, and over single entries.
 
-Publish times come from clients, whose clocks differ: where they do not increase, the result is late enough and follows
-an entry that is not. An unreadable entry counts like the next readable one.
+Clients set publish times, and their clocks differ: where times do not increase, the result is an entry with the time
+that follows one with an earlier time. An unreadable entry counts like the next readable one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
 
-# The first readable one of the indexes [first, end), with its publish time.
+# Returns the first readable entry of the indexes [first, end), with its publish time.
 _Look = Callable[[int, int], Awaitable[tuple[int, int] | None]]
 
 
@@ -72,11 +72,11 @@ class PublishTimes:
                     return index, found[1]
             return None
 
-        # It is in the last ledger that begins too early, or is the first entry behind that one.
+        # The entry is in the last ledger that begins too early, or is the first one behind that ledger.
         ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
         count = ledgers.entry_count_of(ledger_id)
         try:
-            low, high = await self._store.publish_time_span(ledger_id, publish_time_ms)
+            low, high = await self._store.index.publish_time_span(ledger_id, publish_time_ms) or (0, count)
         except DamagedEntries:  # of the whole ledger: its index cannot be read
             low, high = 0, count
         low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)

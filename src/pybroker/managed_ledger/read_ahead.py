@@ -1,4 +1,4 @@
-"""Read-ahead for the cursors of one managed ledger that catch up: cursors at nearly the same position share a read."""
+"""Read-ahead for cursors of one managed ledger that catch up. Cursors at nearly the same position share a read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Read ahead from `position`; with neighbours the result is kept for them for a while.
+        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is kept for them.
 
         None if the entry does not exist, or was trimmed during the read. Raises StoreError.
         """

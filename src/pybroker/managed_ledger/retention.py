@@ -1,13 +1,13 @@
-"""The ledgers of a managed ledger that may be deleted: acknowledged by all durable cursors, and not kept by retention.
+"""Retention: which ledgers of a managed ledger may be deleted, because all durable cursors have acknowledged them and
+retention does not keep them.
 
 A ledger is not kept if it was closed longer ago than the retention time, or the remaining size is at least the
-retention size. So 0 of either keeps nothing, -1 of both keeps everything, and -1 of one leaves the decision to the
-other. A needed ledger keeps only itself: an entry that waits for days, delayed or unacknowledged, does not keep the
-ledgers behind it.
+retention size. So 0 of either keeps nothing, -1 of both keeps everything, and with -1 of one the other decides. A
+ledger with an unacknowledged (perhaps delayed) entry does not keep the ledgers behind it.
 
 Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the
 newest entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted
-regardless of retention, because no position needs them. Ledgers under a reader's lease count as needed.
+regardless of retention. Ledgers under a read lease count as needed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""The rule that decides when a managed ledger begins its next ledger. Pure.
+"""The change of a managed ledger to its next ledger: the rule that decides when it begins, and the appends that wait for
+its end. Pure.
 
-A ledger at its size limit is left at once. At its entry limit it is left only when it is also old enough, so that small
-messages do not create many ledgers. The next ledger is prepared earlier, so that the switch waits for nothing.
+A ledger at its size limit is left immediately. At its entry limit it is left only when it is also old enough, so that
+small messages do not create many ledgers. The next ledger is prepared earlier, so that the switch needs no wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from pybroker.ledgers.ledger_store import AppendRun
 
 PREPARE_AT = 0.9
 """The next ledger is created when the current one has reached this fraction of a limit."""
@@ -15,7 +19,7 @@ PREPARE_AT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LedgerLimits:
-    """The limits at which the next ledger begins. Only a ledger with entries is left."""
+    """The limits at which the next ledger begins. A ledger without entries is never left."""
 
     max_entries_per_ledger: int = 50_000
     max_bytes_per_ledger: int = 2048 * 1024 * 1024
@@ -24,6 +28,8 @@ class LedgerLimits:
     max_rollover_ms: int = 240 * 60_000
     inactive_rollover_ms: int = 0
     """A ledger without an append for this time is closed; 0: no limit."""
+    add_entry_timeout_ms: int = 0
+    """Appends that wait this long for the next ledger are answered with an error; 0: no limit."""
 
 
 class RolloverStep(Enum):
@@ -39,7 +45,7 @@ class RolloverStep(Enum):
 def rollover_step(
     limits: LedgerLimits, entry_count: int, size_bytes: int, age_ms: float, idle_ms: float, *, frees_space: bool
 ) -> RolloverStep:
-    """Return what is due for a ledger with `entry_count` entries, at least one.
+    """Return the action that is due for a ledger with at least one entry.
 
     `frees_space`: the disk is full and the ledger can be deleted once it is left.
     """
@@ -55,3 +61,62 @@ def rollover_step(
         limits.max_bytes_per_ledger * PREPARE_AT
     )
     return RolloverStep.PREPARE if is_nearly_full else RolloverStep.STAY
+
+
+SplitContext = Callable[[object, int], tuple[object, object]]
+"""Divides the owner's context of a run: (context, entries of the first part)."""
+
+
+class PendingAppends:
+    """Appends that wait while a managed ledger changes to its next ledger. Owned by the managed ledger.
+
+    An append waits for one of two reasons: the current ledger is being closed, or it is unknown whether the store has
+    stored the append. Sealing the ledger decides the second case: entries that the sealed ledger contains are stored; the
+    others are appended to the next ledger, in their order and before later appends.
+    """
+
+    def __init__(self) -> None:
+        self._unknown: list[AppendRun] = []
+        self._waiting: list[AppendRun] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._unknown or self._waiting)
+
+    @property
+    def has_unknown(self) -> bool:
+        return bool(self._unknown)
+
+    def wait(self, run: AppendRun) -> None:
+        self._waiting.append(run)
+
+    def add_unknown(self, runs: Sequence[AppendRun]) -> None:
+        """Add appends with an unknown outcome, and later ones of the same ledger, which are not stored."""
+        self._unknown += runs
+
+    def decide(self, ledger_id: int, entry_count: int, split_context: SplitContext) -> list[AppendRun]:
+        """Return the unknown runs that are stored. `ledger_id` is sealed with `entry_count` entries.
+
+        A run of which only the first entries are stored is divided.
+        """
+        unknown, self._unknown = self._unknown, []
+        stored: list[AppendRun] = []
+        missing: list[AppendRun] = []
+        for run in unknown:
+            assert run.ledger_id == ledger_id, "an unknown append of a ledger that is sealed already"
+            count = min(len(run.payloads), max(0, entry_count - run.first_entry_id))
+            if count == len(run.payloads):
+                stored.append(run)
+            elif count == 0:
+                missing.append(run)
+            else:
+                head, tail = run.divided(count, split_context(run.context, count))
+                stored.append(head)
+                missing.append(tail)
+        self._waiting[:0] = missing
+        return stored
+
+    def take_all(self) -> list[AppendRun]:
+        """Return all appends, in order, and forget them."""
+        runs = self._unknown + self._waiting
+        self._unknown, self._waiting = [], []
+        return runs

@@ -21,7 +21,7 @@ RECENT_READS_PART = 8
 
 
 class LedgerResources:
-    """Created by the builder of a broker. The factory passes it to each managed ledger, and ends its tasks."""
+    """Created with the broker. The factory passes it to each managed ledger, and ends its tasks."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LedgerResources:
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def evict_old_cached(self) -> Generator[None, None, None]:
-        """Evict, in small steps, the entries that were cached at the last call: tailing readers no longer need them."""
+        """Evict, in small steps, the entries that were already cached at the previous call."""
         before_bytes = self.cache.size_bytes
         for _ in self.cache.evict_old():
             self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))

@@ -1,16 +1,15 @@
-"""The managed ledger info in the metadata store: one value with one writer and a version.
+"""Storage of the managed ledger info in the metadata store: one value with one writer and a version.
 
 Operation: the owner of the managed ledger changes this object and calls `save`. Puts run one at a time, and each stores
-the state at its start, so one put completes all saves that wait when it begins: one put for each cursor would cost the
-square of their number. A put states the version that it replaces, so two owners never overwrite each other.
+the state at its start, so one put completes all saves that wait when it begins. (One put for each save would cost the
+square of the number of cursors.) A put names the version that it replaces, so two owners never overwrite each other.
 
-Failure: a put that fails, or with a cancelled caller, may still be stored, now or later. The next save reads the stored
-value, and continues only if this object has stored it or tried to store it. Any other value comes from another owner:
-this object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
+Failure: a put that fails, or whose caller is cancelled, may still be stored, now or later. The next save reads the
+stored value, and continues only if this object has stored it or tried to store it. Any other value comes from another
+owner: this object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
 
-Limitations: the object cannot distinguish its own value from identical bytes of another owner. The values of two owners
-differ, because each first creates its own ledger. A value that is deleted and created again may reach an earlier
-version again.
+Limitations: identical bytes of another owner cannot be distinguished, but each owner first creates its own ledger, so
+values differ. A value that is deleted and created again may reach an earlier version again.
 """
 
 from __future__ import annotations
@@ -74,13 +73,13 @@ class StoredInfo:
         self._metadata = metadata
         self._saving = asyncio.Lock()
         self._asked_saves = 0
-        self._covered_saves = 0  # of these, the saves called before the stored state was encoded
+        self._covered_saves = 0  # the number of saves that were called before the stored state was encoded
         self._version = NOT_EXISTING if found is None else found.version
         self._stored = b"" if found is None else _digest(found.value)
         self._unknown: list[bytes] = []  # values of puts that follow `_version` and may have been stored
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Take the stored state without the list of ledgers, which has a ledger by now."""
+        """Copy the stored state except the list of ledgers, which the caller has set."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -149,7 +148,7 @@ class StoredInfo:
         raise StoreError(f"{self.path} changed during each attempt to store it, try again")
 
     async def _has_come_late(self) -> bool:
-        """Return whether an unanswered put was stored. Raises StoreError, LedgerFenced if another value was."""
+        """Return whether a put without an answer was stored. Raises StoreError, LedgerFenced if another value was."""
         found = await self._metadata.get(self.path)
         version, digest = (NOT_EXISTING, b"") if found is None else (found.version, _digest(found.value))
         if (version, digest) == (self._version, self._stored):
@@ -165,12 +164,12 @@ class StoredInfo:
         return True
 
     def _is_stored(self, version: int, digest: bytes) -> None:
-        """Puts that followed an earlier version can no longer be stored."""
+        """Record the stored version. Puts that followed an earlier version can no longer be stored."""
         self._version, self._stored = version, digest
         self._unknown.clear()
 
     def require_owned(self) -> None:
-        """Raise LedgerFenced once another owner is known to have written the value."""
+        """Raise LedgerFenced if another owner is known to have written the value."""
         if self.is_fenced:
             raise self._fenced()
 
@@ -204,9 +203,8 @@ class StoredInfo:
             raise
 
     async def announce_delayed(self, name: str, cursor_id: str) -> str:
-        """Return the id under which the cursor store may from now on contain delayed entries of a durable cursor.
-
-        Raises StoreError.
+        """Record in the metadata that the cursor store may contain delayed entries of this cursor. Return their
+        record id. Raises StoreError.
         """
         info = self._cursor(name, cursor_id)
         if not info.delayed:
@@ -229,8 +227,7 @@ def _digest(value: bytes) -> bytes:
     return blake2b(value, digest_size=16).digest()
 
 
-def _nobody(error: LedgerFenced) -> None:
-    """The default listener: does nothing."""
+def _nobody(error: LedgerFenced) -> None: ...
 
 
 def _apply(properties: dict[str, str], changes: Mapping[str, str | None]) -> None:

@@ -1,6 +1,6 @@
-"""Memory of a broker for its parts: tasks wait here for memory, and read-ahead is dropped when others need memory.
+"""Tasks that wait for memory of a part, and the release of read-ahead when other parts need memory.
 
-`memory/memory_budget.py` decides the division. Invariant: all memory taken is returned, however the task that took it
+`memory/memory_budget.py` decides how memory is divided. Invariant: a task returns all memory that it took, however it
 ends.
 """
 
@@ -19,21 +19,20 @@ from pybroker.memory.memory_shares import MemoryShares
 DELIVERY_BYTES = 256 * 1024
 """Maximum bytes that a subscription delivers at once; more is no faster."""
 LEAST_DELIVERY_BYTES = 64 * 1024
-"""The same while outboxes are full. Each subscription may always deliver this much, so that a stalled one stops no
-other.
+"""Minimum delivery while outboxes are full. Each subscription may always deliver this much, so that one stalled
+subscription blocks no other.
 """
 
 LEAST_LOOK_AHEAD_BYTES = 20_000
-"""Each Key_Shared subscription may always use this much: a scan needs capacity for the entries it finds."""
+"""Each Key_Shared subscription may always use this much for entries that it has read and cannot deliver."""
 LEAST_DELAYED_BYTES = 64 * 1024
-"""Each subscription may always use this much: enough for five hundred delayed messages."""
+"""Each subscription may always use this much: five hundred delayed messages."""
 
 
 class MonotonicClock(Protocol):
     """Monotonic clock interface."""
 
-    def monotonic_ms(self) -> float:
-        """Return milliseconds that never decrease."""
+    def monotonic_ms(self) -> float: ...
 
 
 class AheadHolder(ABC):
@@ -41,11 +40,11 @@ class AheadHolder(ABC):
 
     @abstractmethod
     def give_way(self) -> None:
-        """Drop the read-ahead, because others need the memory."""
+        """Drop the read-ahead, because other parts need the memory."""
 
 
 class Memory:
-    """Used from one event loop. The object that creates the broker owns it."""
+    """The memory budget of one broker. Used from one event loop."""
 
     def __init__(self, process_limit_bytes: int, own: OwnBounds, clock: MonotonicClock) -> None:
         self.process_limit_bytes = process_limit_bytes
@@ -66,15 +65,15 @@ class Memory:
         self.requests: Part[object] = parts[memory_parts.REQUESTS]
         """Bodies of HTTP requests, and large documents after parsing."""
         self.answers: Part[object] = parts[memory_parts.ANSWERS]
-        """HTTP responses, including pages of metrics."""
+        """HTTP responses, including metrics pages."""
         self.views: Part[object] = parts[memory_parts.VIEWS]
         """Decoded messages for inspection."""
         self.documents: Part[object] = parts[memory_parts.DOCUMENTS]
-        """Stored documents and cursors of topics during loading."""
+        """Metadata of topics and cursors while they are loaded."""
         self.lists: Part[object] = parts[memory_parts.LISTS]
         """Topic names for listings and watchers."""
         self.compaction: Part[object] = parts[memory_parts.COMPACTION]
-        """Data read, recorded and written by compaction."""
+        """Data that compaction reads, records and writes."""
         self.look_ahead: Part[object] = parts[memory_parts.LOOK_AHEAD]
         """Entries that Key_Shared subscriptions have read and cannot deliver yet."""
         self.delayed: Part[object] = parts[memory_parts.DELAYED]
@@ -93,8 +92,8 @@ class Memory:
         return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
-        """Wait for `size_bytes` of `part`, in fair order by `group`. Return the number of bytes granted, which the
-        caller must give back.
+        """Wait for `size_bytes` of `part`, fairly by `group`. Return the number of bytes granted, which the caller must
+        give back.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.follow(part.ask(turn, group, size_bytes, self._clock.monotonic_ms()))
@@ -102,7 +101,7 @@ class Memory:
             try:
                 await turn
             except BaseException:
-                if (settled := part.leave(turn)) is None:  # granted in the moment of the cancellation
+                if (settled := part.leave(turn)) is None:  # granted at the moment of the cancellation
                     settled = part.give_back(part.took(size_bytes))
                 self.follow(settled)
                 raise
@@ -112,7 +111,6 @@ class Memory:
         self.follow(part.give_back(size_bytes))
 
     def follow(self, settled: Settled[object] | None) -> None:
-        """Resume granted waiters, and notify holders that must drop read-ahead."""
         if settled is None:
             return
         for holder in settled.gave_way:
@@ -125,10 +123,10 @@ class Memory:
 
 
 class Holding:
-    """Memory of a part that one piece of work holds; `close` gives all of it back.
+    """Memory that one operation uses; `close` gives all of it back.
 
-    It waits for at most the part's guaranteed minimum, which is always released eventually, so a holder of another
-    part's memory can wait here without a deadlock. Memory beyond that is counted without waiting.
+    `wait` waits for at most the part's guaranteed minimum, which is always released eventually, so an operation that
+    uses memory of another part can wait without a deadlock. Memory beyond that is counted without waiting.
     """
 
     def __init__(self, memory: Memory, part: Part[object]) -> None:
@@ -142,13 +140,13 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes` in fair order by `group`; call once only."""
-        assert not self._taken_bytes, "who holds something waits for nothing more"
+        """Wait for `size_bytes`, fairly by `group`. Call it once only."""
+        assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:
-        """Set the total, but to no less than the amount waited for."""
+        """Set the total, but not below the amount waited for."""
         counted_bytes = max(0, size_bytes - self._taken_bytes)
         before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
         if counted_bytes != before_bytes:

@@ -1,21 +1,18 @@
-"""Division of one memory budget among all parts that grow with client activity. No part can take the memory that
-another needs.
+"""Division of one memory budget among all parts that grow with client activity.
 
 Pure: a request is granted at once or queued, and giving memory back returns the waiters that can continue.
 
     limit = the floors of all parts + shared memory
     used by a part <= its bound;  used by parts above their floors, together, <= shared memory
 
-A part always has its floor, so parts never wait for each other's floors. Memory within a floor must either be released
-on its own (a read ends, an entry becomes durable) or be read-ahead that can be dropped. Therefore no waiter waits
-forever.
+A part can always use its floor. Memory within a floor is either released without waiting for another part, or it is
+read-ahead that can be dropped. Therefore no waiter waits forever.
 
-Waiters queue within their part: round robin by group (a connection), in order of arrival within a group. The part with
-the longest-waiting first waiter is served first; while it waits for shared memory, later waiters get none of it.
-Read-ahead is dropped, oldest first, before any request waits.
+Each part has a queue: round robin by group (a connection), in order of arrival within a group. The part with the oldest
+first waiter is served first. Read-ahead is dropped, oldest first, before any request waits.
 
 Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`, `hold`).
-The caller must then stop its source.
+The caller must then pause the source of the data.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Settled(NamedTuple, Generic[T]):
-    """Consequences of a change: waiters that were granted memory, and holders that must drop read-ahead."""
+    """Result of a change: waiters that were granted memory, and holders that must drop read-ahead."""
 
     granted: list[T]
     gave_way: list[T]
@@ -40,10 +37,7 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """Owned by the object that creates the broker. `T`: waiters and read-ahead holders.
-
-    Invariant: no waiter waits that could be served.
-    """
+    """`T`: waiters and read-ahead holders. Invariant: no request waits that could be granted."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
@@ -56,10 +50,10 @@ class MemoryBudget(Generic[T]):
         """Waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """The floors together must leave shared memory."""
+        """Add a part. The floors together must leave shared memory."""
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
-        assert floor_bytes < self.shared_bytes, "floors take all there is"
+        assert floor_bytes < self.shared_bytes, "the floors leave no shared memory"
         self.shared_bytes -= floor_bytes
         part = self.parts[name] = Part(self, name, floor_bytes, bound_bytes)
         return part
@@ -88,15 +82,14 @@ class MemoryBudget(Generic[T]):
                 is_shared_claimed = False
                 continue
             stuck.add(part.name)
-            # The part waits for shared memory; later waiters must not overtake it.
+            # The part waits for shared memory, and later waiters must not overtake it.
             is_shared_claimed = is_shared_claimed or size_bytes <= part.bound_bytes - part.used_bytes
 
     def _make_room(self, part: Part[T], size_bytes: int, gave_way: list[T]) -> None:
-        """Drop read-ahead until `size_bytes` are available."""
         while size_bytes > part.room() and part.ahead_bytes:
             gave_way.append(part.evict_oldest())
         if size_bytes > part.bound_bytes - part.used_bytes:
-            return  # Memory of other parts makes no difference.
+            return  # memory of other parts does not help
         for other in self.parts.values():
             while size_bytes > part.room() and other.ahead_bytes and other.used_bytes > other.floor_bytes:
                 gave_way.append(other.evict_oldest())
@@ -110,13 +103,13 @@ class MemoryBudget(Generic[T]):
             part.check_invariants()
         oldest = min((part for part in parts if part.waiting), key=Part.head_since_ms, default=None)
         if oldest is not None:
-            assert oldest.head_size_bytes() > oldest.room(), "the first could be served"
+            assert oldest.head_size_bytes() > oldest.room(), "the first waiter could be served"
 
 
 class Part(Generic[T]):
     """Memory of one purpose, created by its budget.
 
-    Invariant: `used_bytes` is the memory taken or counted and not given back, including `ahead_bytes` that can be
+    Invariant: `used_bytes` is the memory taken or counted and not given back. It includes `ahead_bytes`, which can be
     dropped.
     """
 
@@ -145,15 +138,15 @@ class Part(Generic[T]):
 
     @property
     def most_bytes(self) -> int:
-        """Return how much it could use if all other parts used only their floors."""
+        """Return how much the part could use if all others used only their floors."""
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
 
     def limit_to(self, own_bytes: int) -> None:
-        """Apply the limit of the part's configuration key; 0: none. Memory used above the limit is not taken back."""
+        """Apply the limit of the part's configuration key (0: none). Memory used above the limit is not taken back."""
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
-        """Return how much could be taken now; 0 or less if nothing."""
+        """Return how much can be taken now; 0 or less if nothing."""
         own_bytes = max(0, self.floor_bytes - self.used_bytes)
         budget = self._budget
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
@@ -161,11 +154,9 @@ class Part(Generic[T]):
 
     @property
     def users(self) -> int:
-        """Return the number of requests granted or waiting, and of read-ahead holders."""
         return self.takers + len(self._ahead)
 
     def share(self, least_bytes: int, most_bytes: int) -> int:
-        """Return how much one more request should ask for, so that all get the same."""
         fair_bytes = self.most_bytes // (self.users + 1)
         return max(min(least_bytes, self.most_bytes), min(most_bytes, fair_bytes))
 
@@ -173,7 +164,6 @@ class Part(Generic[T]):
         return now_ms - min(each.since_ms for row in self._rows.values() for each in row.values()) if self._rows else 0
 
     def waits_since_ms(self, group: Hashable) -> float | None:
-        """Return since when the first waiter of `group` has waited."""
         row = self._rows.get(group)
         return None if row is None else next(iter(row.values())).since_ms
 
@@ -181,7 +171,6 @@ class Part(Generic[T]):
         return self._head()[1].size_bytes
 
     def head_since_ms(self) -> float:
-        """Return since when the next request has waited."""
         return self._head()[1].since_ms
 
     def _head(self) -> tuple[T, _Waiting]:
@@ -190,14 +179,14 @@ class Part(Generic[T]):
     # --- taking and giving back --------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
-        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if there are any."""
+        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if any."""
         self._use(size_bytes)
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
-        """Request `size_bytes`, or the maximum possible if that is less.
+        """Request `size_bytes`, or the part's maximum if that is less.
 
-        The request is granted if `waiter` is among the granted; otherwise it waits. `took` returns the granted amount.
+        The result names `waiter` if the request is granted; otherwise it waits. `took` returns the granted amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
@@ -210,7 +199,7 @@ class Part(Generic[T]):
         return settled
 
     def took(self, size_bytes: int) -> int:
-        """Return the amount granted for a request of `size_bytes`, which must be given back."""
+        """Return the amount granted for a request of `size_bytes`. The caller must give it back."""
         return max(1, min(size_bytes, self.most_bytes))
 
     def safe_bytes(self, size_bytes: int) -> int:
@@ -235,10 +224,9 @@ class Part(Generic[T]):
         return self._budget.settle()
 
     def hold(self, holder: T, size_bytes: int) -> Settled[T] | None:
-        """Record that `holder` holds this much read-ahead, replacing its former amount. It keeps it until it drops it
-        or must drop it.
+        """Record that `holder` has `size_bytes` of read-ahead, replacing its former amount.
 
-        If a request waits, the oldest holder must drop first.
+        If a request waits, the oldest holder must drop its read-ahead first.
         """
         self._forget(holder)
         self._ahead[holder] = size_bytes
@@ -247,7 +235,6 @@ class Part(Generic[T]):
         return self._budget.settle() if self._budget.waiting else None
 
     def drop(self, holder: T) -> Settled[T] | None:
-        """Record that `holder` used its read-ahead; no effect if it was dropped already."""
         return self._budget.settle() if self._forget(holder) and self._budget.waiting else None
 
     def _forget(self, holder: T) -> bool:
@@ -267,7 +254,6 @@ class Part(Generic[T]):
         return holder
 
     def admit_head(self) -> T:
-        """Grant the next request, and move its group to the end of the queue."""
         waiter, waiting = self._head()
         group = self._group_of.pop(waiter)
         self._budget.waiting -= 1
@@ -286,7 +272,7 @@ class Part(Generic[T]):
     def _use(self, size_bytes: int) -> None:
         above_before = max(0, self.used_bytes - self.floor_bytes)
         self.used_bytes += size_bytes
-        assert self.used_bytes >= 0, f"{self.name}: more was given back than taken"
+        assert self.used_bytes >= 0, f"{self.name}: more memory was given back than was taken"
         self._budget.shared_used_bytes += max(0, self.used_bytes - self.floor_bytes) - above_before
 
     def check_invariants(self) -> None:

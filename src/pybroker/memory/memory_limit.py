@@ -1,8 +1,8 @@
 """Memory limit of this process: that of its control group, else the machine's memory.
 
-Both versions of control groups are read, from the process's own group up to the root; the smallest limit counts. In a
-container, the process's own path may not exist in the visible file system; the mounted directory is then the
-container's own group.
+Versions 1 and 2 of control groups are read, from the process's own group up to the root; the smallest limit counts. In
+a container, the process's own path may not exist in the visible file system; then the mounted directory is the
+container's group.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ def _group_limits_bytes(root: Path) -> list[int]:
 
 
 def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
-    """Return the limits of the group at `path` below `mounted` and of all groups above it."""
     parts = [part for part in path.split("/") if part and part != ".."]
     directories = [mounted.joinpath(*parts[:count]) for count in range(len(parts) + 1)]
     texts = [_text(directory / name).strip() for directory in directories]
@@ -63,7 +62,6 @@ def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
 
 
 def _text(path: Path) -> str:
-    """Return the text, empty without the file."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

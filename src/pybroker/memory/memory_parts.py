@@ -15,12 +15,12 @@ PROCESS_BYTES = 80 * MIB
 COUNTED_SHARE = 0.6
 """The rest is for objects around the bytes, memory retained by the allocator, and transport buffers."""
 GROUP_SHARE = 0.9
-"""Share of a control group's limit, at which the kernel kills the process."""
+"""Share of a control group's limit; above the limit the kernel kills the process."""
 MACHINE_SHARE = 0.5
 LEAST_BYTES = 24 * MIB
 UNKNOWN_MACHINE_BYTES = 2048 * MIB
 LEAST_WRITES_BYTES = 64 * MIB
-"""Minimum for entries that are not in a segment file yet, before appends wait, if the machine has that much."""
+"""Entries that are in no segment file may use at least this much before appends wait, if the machine has it."""
 
 READS = "reads"
 OUTBOXES = "outboxes"
@@ -39,7 +39,7 @@ DELAYED = "delayed"
 
 
 class OwnBounds(NamedTuple):
-    """Limits of the parts' own configuration keys, in bytes; 0: not set."""
+    """Limits of the parts' configuration keys, in bytes; 0: not set."""
 
     reads: int = 0
     publishes: int = 0
@@ -62,7 +62,7 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 class WriteBuffers(NamedTuple):
-    """Limits for entries in memory that are in no segment file: a checkpoint begins at the first, appends wait at the
+    """Memory limits for entries that are in no segment file: a checkpoint begins at the first, appends wait at the
     second.
     """
 
@@ -71,17 +71,17 @@ class WriteBuffers(NamedTuple):
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`. The second limit allows
-    the same amount again while a checkpoint is written.
+    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`.
 
-    More would not be faster for long, as the disk must write it all the same.
+    The second limit allows the same amount again during a checkpoint. More would not help: the disk must write it
+    anyway.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """`own` bounds are upper bounds. The floors add up to 52/64 of the budget."""
+    """Create the budget. `own` bounds are upper bounds. The floors add up to 52/64 of the budget."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),

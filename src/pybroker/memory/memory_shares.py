@@ -2,7 +2,7 @@
 
 Pure. The memory already exists and is counted; a holder at its share gets no more input. While half of the part is
 free, each holder may use half of it; above that, an equal share. Each may always use a small minimum, so that one full
-holder stops no other.
+holder does not stop the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MemoryShares(Generic[K]):
-    """Owned by the broker's memory. Invariant: the part counts exactly the memory of the holders."""
+    """Invariant: the part counts exactly the memory of the holders."""
 
     def __init__(self, part: Part[object], least_bytes: int) -> None:
         """`least_bytes`: the minimum that each holder may always use."""
@@ -47,14 +47,13 @@ class MemoryShares(Generic[K]):
         return max(self._least_bytes, most_bytes // shares)
 
     def stops(self, holder: K) -> bool:
-        """Return whether `holder` has reached its share. If so, `freed` returns it when it may continue."""
+        """Return whether `holder` has reached its share. `freed` returns it when it may continue."""
         if self._used.get(holder, 0) < self.allowed_bytes():
             return False
         self._waiting[holder] = None
         return True
 
     def freed(self) -> list[K]:
-        """Return the stopped holders that may continue."""
         if not self._waiting:
             return []
         allowed_bytes = self.allowed_bytes()

@@ -26,7 +26,8 @@ DEFAULT_RESOURCE_QUOTA = f"{RESOURCE_QUOTAS}/default"  # The ResourceQuota of bu
 DYNAMIC_CONFIGURATION = "/admin/configuration"
 JOURNAL_MARK = "/local-store/journal-end"  # The progress of this directory's ledger store at the last metadata change.
 BACKUP_LINEAGE = "/local-store/backup-lineage"  # Identifies the history of this directory; a restore starts a new one.
-PRODUCER_NAMES = "/counters/producer-name"  # Its version counts the starts.
+PRODUCER_NAMES = "/counters/producer-name"  # In an embedded store, its version counts the starts.
+PRODUCER_NAME_START = f"{PRODUCER_NAMES}/-"  # In a shared store, each start has a child with the next number.
 
 # Characters that are no part of a path in ZooKeeper, `/`, names of one or two dots, and each `%` that would be decoded.
 _ENCODED = re.compile(r"%(?=[0-9A-Fa-f]{2})|/|^\.\.?$|[\x00-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")

@@ -42,6 +42,7 @@ from pybroker.metadata.metadata_store import (
 )
 from pybroker.metadata.watches import prefix_below
 from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import errors
 from pybroker.zookeeper import session as zookeeper_session
 from pybroker.zookeeper.addresses import ServerAddresses
@@ -105,12 +106,13 @@ class ZooKeeperMetadataStore(MetadataStore):
     ) -> ZooKeeperMetadataStore:
         """Connect. Raises StoreError if there is no session in time, and if the chroot does not exist."""
         client = ZooKeeperClient(addresses, options, random)
-        waiting = asyncio.get_running_loop().create_task(_log_waiting(client, start_deadline_s))
+        tasks = TaskOwner("metadata-store-start")
+        tasks.start(_log_waiting(client, start_deadline_s), "log")
         try:
             try:
                 await client.start(start_deadline_s)
             finally:
-                waiting.cancel()
+                await tasks.close()
             if await client.exists("/") is None:
                 await client.close()
                 raise StoreError(

@@ -1,11 +1,11 @@
 """Ack sets: the unacknowledged messages of a batch as bits. Bit i is message i of the batch, 1 = unacknowledged.
 
 In memory a set is one int. On the wire and on disk it is a list of 64-bit words, least significant word first. The
-protocol's field is a signed int64, so a word with the top bit set is a negative number there. Trailing zero words are
-omitted; a missing word means "all acknowledged".
+protocol's field is a signed int64, so a word with the top bit set is negative there. Trailing zero words are omitted; a
+missing word means "all acknowledged".
 
-All costs are linear in the number of words passed or returned, never in the size that a batch claims to have. An int is
-made from bytes at once, because adding words one by one would copy the earlier ones each time.
+All costs are linear in the number of words, never in the size that a client claims for the batch. An int is made from
+bytes at once, because adding words one by one would take quadratic time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """The set is as large as the batch, so `left_of` avoids it."""
+    """Return the set of a completely unacknowledged batch. It is as large as the batch, which `left_of` avoids."""
     return (1 << message_count) - 1
 
 
@@ -40,7 +40,6 @@ def from_words(words: Sequence[int]) -> int:
 
 
 def to_words(bits: int) -> list[int]:
-    """The empty set has no words."""
     if bits <= _WORD_MASK:
         return [bits - (1 << WORD_BITS) if bits & _SIGN_BIT else bits] if bits else []
     count = word_count(bits.bit_length())
@@ -48,9 +47,10 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Return the messages of a batch that `words` leave unacknowledged, if none were acknowledged before.
+    """Return the unacknowledged messages of a batch that had none acknowledged before. `words`: the ack set that a
+    client sent.
 
-    Bits beyond the end of the batch are meaningless, and their words are not read.
+    Bits beyond the end of the batch are ignored, and their words are not read.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits

@@ -49,12 +49,17 @@ class BrokerNamespaceIsolationData(msgspec.Struct):
 
 
 class ClusterUrl(msgspec.Struct):
-    """Addresses to which clients of a migrated cluster are redirected."""
+    """Addresses to which clients of a migrated cluster are redirected. `empty`, whether there is none, is derived."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
     brokerServiceUrl: str | None = None
     brokerServiceUrlTls: str | None = None
+    empty: bool = True
+
+    def __post_init__(self) -> None:
+        urls = (self.serviceUrl, self.serviceUrlTls, self.brokerServiceUrl, self.brokerServiceUrlTls)
+        self.empty = not any(urls)
 
 
 class ClusterPolicies(msgspec.Struct):

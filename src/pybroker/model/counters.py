@@ -37,9 +37,7 @@ class Buckets:
         self.total += value * count
 
     def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
-        """Count the length of each payload; `size_bytes` is their sum. A run of similar sizes costs two lookups in
-        total.
-        """
+        """Count the length of each payload; `size_bytes` is their sum."""
         smallest = bisect_left(self.bounds, min(map(len, payloads)))
         largest = bisect_left(self.bounds, max(map(len, payloads)))
         if smallest == largest:
@@ -96,7 +94,7 @@ class LedgerCounters:
     def __init__(self) -> None:
         self.entries_read = 0
         self.bytes_read = 0
-        # The part of these that was not in memory.
+        # those of these that were not in memory
         self.store_entries_read = 0
         self.store_bytes_read = 0
         self.read_errors = 0

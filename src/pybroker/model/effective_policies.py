@@ -96,7 +96,7 @@ class EffectivePolicies:
 def effective_policies(
     topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """Return the policies in force in `cluster`. One flat list with an item per policy, and therefore long."""
+    """Return the effective policies in `cluster`."""
     return EffectivePolicies(
         retention=topic.retentionPolicies or namespace.retention_policies or broker.retention,
         message_ttl_s=_first(topic.messageTTLInSeconds, namespace.message_ttl_in_seconds, broker.message_ttl_s),

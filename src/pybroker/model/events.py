@@ -1,8 +1,6 @@
-"""Events of the hot commands as plain values: created by `wire`, used by the broker, without protobuf objects in
-between.
+"""Events of the hot commands as plain values, created by `wire` and used by the broker without protobuf objects.
 
-Consecutive commands of one kind are combined into one event, so that the layers below pay their costs once per socket
-read.
+Consecutive commands of one kind are combined into one event, so that the layers below run once per socket read.
 """
 
 from __future__ import annotations

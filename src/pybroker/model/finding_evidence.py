@@ -1,8 +1,8 @@
-"""Evidence of a finding as people read it: the list of hashes, consumers or producers as a table, all other values as facts.
+"""Evidence of a finding for people: the list of hashes, consumers or producers as a table, all other values as facts.
 
-The command line and the console render the same tables and facts, so both show the same. Each value has a kind, from which the
-renderer knows its unit: `text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and `time` (a
-time that may be in the future); times are in milliseconds since 1970.
+The command line and the console show the same tables and facts. Each value has a kind, which determines its unit:
+`text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and `time` (a time that may
+be in the future). Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ ITEMS_SHOWN = 10
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, the kind of its values, and the function that takes its value from a list item."""
+    """A column of a table: its title, the kind of its values, and the function that returns its value for a list
+    item.
+    """
 
     title: str
     kind: str
@@ -35,7 +37,7 @@ def _text(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return the name of the first of these consumers that the item has."""
+    """Return a function that returns the name of the first of these consumers that an item has."""
     return lambda item: next((item[each]["name"] for each in names if item.get(each)), None)
 
 
@@ -143,7 +145,6 @@ def _more(evidence: Mapping[str, Any]) -> int:
 
 
 def _table(columns: Sequence[Column], items: Sequence[Mapping[str, Any]], more: int) -> dict[str, Any]:
-    """Columns without a value in any row are left out."""
     rows = [[column.value(item) for column in columns] for item in items[:ROWS_SHOWN]]
     used = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
     return {

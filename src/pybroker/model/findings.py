@@ -1,7 +1,7 @@
-"""Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
+"""Findings of `explain`: reasons why messages wait, as values for REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in the
-documentation is generated from them (`tools/docs_pages.py`).
+Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in
+the documentation is generated from them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Code(Enum):
     )
     TOPIC_UNLOADING = (
         "topic-unloading",
-        "The topic is being closed; its clients look it up again, and it is loaded again.",
+        "The topic is being closed. Its clients then look it up again, and a broker loads it again.",
         "Wait a few seconds: clients reconnect by themselves. If it does not end, search the broker's log for the topic's name.",
     )
     TOPIC_CHANGING = (
         "topic-changing",
-        "The namespace or partitioned topic of the topic is being created, extended or deleted; requests wait for the end.",
+        "The topic's namespace or partitioned topic is being created, extended or deleted; requests wait until that is complete.",
         "Wait until the operation is complete, and then repeat the request.",
     )
     TOPIC_LOAD_FAILED = (
@@ -57,17 +57,25 @@ class Code(Enum):
     )
     TOPIC_LOADING = (
         "topic-loading",
-        "The topic is being loaded, or waits for a load slot; requests wait for the end.",
-        "Wait: loading ends by itself. If it takes minutes, check the load of the broker's disk.",
+        "The topic is being loaded, or waits for a load slot (maxConcurrentTopicLoadRequest); requests wait until it is loaded.",
+        "Wait: requests continue when the topic is loaded. If that takes minutes, check the load of the broker's disk.",
+    )
+    METADATA_UNREACHABLE = (
+        "metadata-unreachable",
+        "The broker has no connection to the metadata store that the brokers of its cluster share.",
+        (
+            "Check the servers of the metadata store and the network between them and the broker. The broker connects again by "
+            "itself; loaded topics continue meanwhile."
+        ),
     )
     METADATA_CONFLICT = (
         "metadata-conflict",
-        "Another process has changed the topic's metadata: the topic is closed, so that it has only one owner.",
+        "Another process has changed the topic's metadata. The broker closes the topic, because a topic may have only one owner.",
         "Check that only one broker process uses this data directory or metadata store. The topic is loaded again by itself.",
     )
     STORAGE_FAILED = (
         "storage-failed",
-        "The topic's messages could not be written; it continues when a new ledger is ready.",
+        "A write of the topic's messages failed. The broker refuses messages for the topic until it has created a new ledger.",
         "Check the broker's disk and its log for the error of the write. The broker retries by itself.",
     )
     DISK_FULL = (
@@ -114,24 +122,24 @@ class Code(Enum):
     PRODUCERS_REFUSED = (
         "producers-refused",
         "Producers, or their messages, were refused recently.",
-        "Read the errors in the table. Explain one producer by its name for the details.",
+        "Read the errors in the table. For details of one producer, run explain with --producer NAME.",
     )
     # --- producers ---------------------------------------------------------------------------------------------------
 
     PRODUCER_FENCED = (
         "producer-fenced",
-        "The producer lost the topic to another producer, or came after the topic was taken over.",
-        "Nothing, if the other producer should publish. Otherwise stop the other producer, and then start this one again.",
+        "Another producer has taken exclusive access to the topic, so this producer may not publish.",
+        "Do nothing if the other producer should publish. Otherwise stop the other producer, and then start this one again.",
     )
     PRODUCER_WAITS = (
         "producer-waits",
         "The producer waits for exclusive access to the topic.",
-        "Close the producer that has the topic, or disconnect it: this one then continues by itself.",
+        "Close the producer that has exclusive access, or disconnect it: the waiting producer then continues by itself.",
     )
     TOPIC_OCCUPIED = (
         "topic-occupied",
-        "Another producer has exclusive access to the topic.",
-        "Nothing, if the other producer should publish. Otherwise close or disconnect it.",
+        "Another producer has exclusive access to the topic, so no other producer can connect.",
+        "Do nothing if the other producer should publish. Otherwise stop its program, or disconnect it.",
     )
     SCHEMA_REFUSED = (
         "schema-refused",
@@ -168,12 +176,15 @@ class Code(Enum):
     )
     PUBLISH_RATE = (
         "publish-rate",
-        "A publish rate is used up; the connection is not read until the rate allows the message.",
+        (
+            "A publish rate limit is reached: the broker does not read from the producer's connection until the "
+            "rate allows the message."
+        ),
         "Publish more slowly, or raise the rate. Publishing resumes by itself when the rate allows it.",
     )
     PUBLISH_MEMORY = (
         "publish-memory",
-        "Too many bytes of messages wait to be stored; the connection is not read.",
+        "Too many bytes of published messages wait to be stored: the broker does not read from the producer's connection.",
         (
             "Wait: reading resumes when messages are stored. If this lasts, check the "
             "broker's disk, or raise maxMessagePublishBufferSizeInMB."
@@ -198,13 +209,19 @@ class Code(Enum):
     )
     READ_FAILED = (
         "read-failed",
-        "Stored messages cannot be read; the read is repeated.",
-        "Read the error in the sentence above. If the disk is damaged, the messages can only be skipped.",
+        "Stored messages cannot be read; the broker retries the read.",
+        "Read the error in the sentence above. If the stored data is damaged, restore a backup or skip the damaged messages.",
     )
     TRANSACTION_END_PENDING = (
         "transaction-end-pending",
-        "A transaction is or may be committed and the topic does not know its end yet: readers wait for it.",
-        "Wait, or check why the transaction's coordinator does not answer: it must report whether the transaction was committed.",
+        (
+            "A transaction is or may be committed, but the topic has not stored its end: consumers receive no "
+            "messages behind its first one."
+        ),
+        (
+            "Wait: delivery continues when the transaction coordinator has notified the topic. If this "
+            "lasts, show the coordinator and search the broker's log for transaction_log."
+        ),
     )
     TRANSACTION_OPEN = (
         "transaction-open",
@@ -221,23 +238,32 @@ class Code(Enum):
     )
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
-        "The broker has reached its limit of unacknowledged messages, and the subscription exceeds its share.",
-        "Acknowledge messages in the subscriptions that hold most of them, or raise maxUnackedMessagesPerBroker.",
+        "The broker has reached its limit of unacknowledged messages, and this subscription has more than its share of them.",
+        "Acknowledge messages in the subscriptions with most unacknowledged messages, or raise maxUnackedMessagesPerBroker.",
     )
     CONSUMER_SILENT = (
         "consumer-silent",
-        "A connected consumer holds messages, and has long neither acknowledged nor requested any.",
+        (
+            "A connected consumer has unacknowledged messages, and has not acknowledged or requested messages "
+            "for explainSilentConsumerMs."
+        ),
         "Check whether the consumer's program hangs. Restart it, or disconnect it so that its messages are delivered again.",
     )
     UNACKED_LIMIT_SUBSCRIPTION = (
         "unacked-limit-subscription",
-        "The subscription has reached its limit of unacknowledged messages.",
-        "Make the consumers acknowledge the messages that they have processed, or add consumers and raise the limit.",
+        "The consumers of the subscription have received as many messages without acknowledging them as the limit allows.",
+        (
+            "Make the consumers acknowledge the messages that they have processed, or raise the limit "
+            "(maxUnackedMessagesPerSubscription)."
+        ),
     )
     UNACKED_LIMIT_CONSUMER = (
         "unacked-limit-consumer",
-        "A consumer has reached its limit of unacknowledged messages.",
-        "Make the consumer acknowledge the messages that it has processed, or raise the limit.",
+        "A consumer has received as many messages without acknowledging them as the limit allows.",
+        (
+            "Make the consumer acknowledge the messages that it has processed, or raise the limit "
+            "(maxUnackedMessagesPerConsumer)."
+        ),
     )
     CONNECTION_FULL = (
         "connection-full",
@@ -246,22 +272,28 @@ class Code(Enum):
     )
     CONNECTION_HELD = (
         "connection-held",
-        "The broker does not read from a client's connection: its messages, acknowledgements and permits wait.",
-        "Follow the reason in the sentence above: the client continues by itself when that reason has ended.",
+        "The broker does not read from a client's connection, so the client's messages, acknowledgements and permits wait.",
+        "Remove the reason that the sentence above names. The broker then reads from the client again by itself.",
     )
     NO_PERMITS = (
         "no-permits",
-        "A consumer's receiver queue is full: its client requests more after processing the messages that it holds.",
+        (
+            "A consumer's receiver queue is full: its client requests more messages when its program has "
+            "processed those in the queue."
+        ),
         "Make the consumer process its messages faster, add consumers, or check whether its program has stopped calling receive.",
     )
     KEY_DRAINS = (
         "key-drains",
-        "A key moved to another consumer, which waits until the previous consumer has acknowledged its messages of the key.",
-        "Make the holder acknowledge its messages of these keys. If it cannot, disconnect it: other consumers then receive them.",
+        "A key moved to another consumer, which must wait until the previous consumer has acknowledged its messages of the key.",
+        (
+            "Make the previous consumer acknowledge its messages of these keys. If it cannot, disconnect "
+            "it: other consumers then receive them."
+        ),
     )
     HASH_WITHOUT_OWNER = (
         "hash-without-owner",
-        "No consumer has requested the hash range that a key belongs to.",
+        "A key is outside the hash ranges that the connected consumers have requested, so no consumer may receive its messages.",
         "Start a consumer whose hash ranges include the hash (sticky mode), or use the auto-split mode, which leaves no gaps.",
     )
     NEWCOMER_WAITS = (
@@ -271,18 +303,18 @@ class Code(Enum):
     )
     LOOK_AHEAD_FULL = (
         "look-ahead-full",
-        "The look-ahead buffer of waiting messages is full, so nothing new is read for any consumer.",
-        "Solve the blocked keys first: acknowledge their messages, or disconnect the consumer that holds them.",
+        "The buffer for messages of blocked keys and consumers is full, so the broker reads no new messages for any consumer.",
+        "Free the blocked keys first: acknowledge their messages, or disconnect the consumer that has not acknowledged them.",
     )
     ENTRY_FILTER = (
         "entry-filter",
-        "An entry filter has deferred messages.",
-        "Wait: the filter decides again by itself. If it defers messages forever, check the filter's conditions.",
+        "An entry filter has deferred messages; the broker calls it again for them.",
+        "Wait: the broker calls the filter again by itself. If the filter defers the messages forever, correct the filter.",
     )
     DISPATCH_RATE = (
         "dispatch-rate",
-        "A dispatch rate is used up.",
-        "Wait until the rate allows more, or raise the rate.",
+        "A dispatch rate limit is reached.",
+        "Wait: delivery resumes when the rate allows more messages. If this is too slow, raise the rate.",
     )
     CONSUMER_STARTING = (
         "consumer-starting",
@@ -310,7 +342,10 @@ class Code(Enum):
     HELD_BY_CONSUMER = (
         "held-by-consumer",
         "A consumer has messages that it has not acknowledged.",
-        "Nothing, if the consumer still processes the messages. Otherwise acknowledge them there, or disconnect the consumer.",
+        (
+            "Do nothing while the consumer processes the messages. Otherwise make its program acknowledge "
+            "them, or disconnect it."
+        ),
     )
     CHUNKS_MISSING = (
         "chunks-missing",
@@ -330,7 +365,7 @@ class Code(Enum):
     ENTRY_DAMAGED = (
         "entry-damaged",
         "The stored message is damaged and cannot be read.",
-        "Restore the ledger from a backup, or acknowledge the message to continue behind it.",
+        "Restore the ledger from a backup, or acknowledge the message, so that delivery continues with the next one.",
     )
     MESSAGE_BEING_STORED = (
         "message-being-stored",
@@ -344,7 +379,7 @@ class Code(Enum):
     )
     BEHIND_TRANSACTION = (
         "behind-transaction",
-        "The message is behind the first message of an open transaction: it is delivered only after the end of the transaction.",
+        "The message is behind the first message of an open transaction: it is delivered when that transaction has ended.",
         "End the open transaction in the program that began it, or abort it here if that program has ended.",
     )
     OUTSIDE_HASH_RANGES = (
@@ -354,23 +389,26 @@ class Code(Enum):
     )
     WAITS_FOR_KEY = (
         "waits-for-key",
-        "The message waits because no consumer may receive messages of its key's hash now.",
-        "See the finding about the key's hash: when that is solved, the message is delivered.",
+        "The message's key is blocked: its previous consumer must acknowledge earlier messages, or the key has no consumer.",
+        "Follow the finding key-drains or hash-without-owner of this key. When the key is free, the message is delivered.",
     )
     WAITS_FOR_CONSUMER = (
         "waits-for-consumer",
         "The message waits for a consumer that can receive it.",
-        "See the finding about the consumers: when one of them can receive messages, the message is delivered.",
+        "Follow the finding about the consumer. When it can receive messages, the message is delivered.",
     )
     WAITS_FOR_REDELIVERY = (
         "waits-for-redelivery",
-        "The message must be redelivered, and no consumer can receive it now.",
-        "See the finding about the consumers: when one of them can receive messages, the message is delivered again.",
+        "The message was returned for redelivery, and no consumer can receive it now.",
+        "Follow the finding about the consumers. When one of them can receive messages, the message is delivered again.",
     )
     SET_ASIDE = (
         "set-aside",
-        "The message is parked until its key's consumer can receive more, and is then read again.",
-        "See the finding about the key's consumer: when it can receive messages, the message is read again and delivered.",
+        "The message waits behind many other messages of its key, and is read again when those are delivered.",
+        (
+            "Follow the finding about the key's consumer. When it can receive messages, the broker reads "
+            "and delivers the message."
+        ),
     )
     MESSAGE_PUT_OFF = (
         "message-put-off",
@@ -379,31 +417,31 @@ class Code(Enum):
     )
     NOT_REACHED_YET = (
         "not-reached-yet",
-        "The message has no problem: other messages precede it.",
+        "The message has no problem: the broker delivers earlier messages first.",
         "Wait: earlier messages are delivered first. If the backlog does not shrink, explain the subscription.",
     )
     HELD_BY_TRANSACTION = (
         "held-by-transaction",
-        "An open transaction has acknowledged the message: a commit confirms this, an abort redelivers the message.",
+        "An open transaction has acknowledged the message: a commit makes that final, an abort delivers the message again.",
         "Commit or abort the transaction in the program that began it.",
     )
     ALREADY_ACKNOWLEDGED = (
         "already-acknowledged",
         "The message is acknowledged in the subscription.",
-        "Nothing has to be done. To receive the message again, move the subscription back to it.",
+        "Nothing has to be done. To receive the message again, seek the subscription to it.",
     )
     EXPIRED = (
         "expired",
         "The message expired and counts as acknowledged in the subscription.",
         (
-            "Raise the message TTL if messages must not expire (messageTTLInSeconds). To "
-            "receive the message again, move the subscription back to it."
+            "Raise the message TTL if messages must not expire (messageTTLInSeconds). To receive the "
+            "message again, seek the subscription to it."
         ),
     )
     SKIPPED = (
         "skipped",
         "The message was skipped and counts as acknowledged in the subscription.",
-        "Nothing has to be done. To receive the message again, move the subscription back to it.",
+        "Nothing has to be done. To receive the message again, seek the subscription to it.",
     )
     FILTERED = (
         "filtered",
@@ -422,7 +460,7 @@ class Code(Enum):
     )
     COMPACTED_AWAY = (
         "compacted-away",
-        "A later message of the same key has replaced it for readers of the compacted topic.",
+        "For consumers that read compacted, a later message of the same key has replaced the message.",
         "Nothing has to be done. A consumer that does not read compacted receives every stored message.",
     )
     MESSAGE_TRIMMED = (
@@ -451,7 +489,6 @@ class Severity(Enum):
 
     @property
     def cost(self) -> str:
-        """Return the cost of an action of this severity, in one sentence."""
         return _COSTS[self]
 
 
@@ -467,8 +504,8 @@ _COSTS = {
 class Action:
     """A REST call that helps or shows more data: its path with the query, and the command that sends the same call.
 
-    `text` states the one effect of the call. `command` contains neither the broker nor credentials: only the program
-    that shows the action knows how its user reaches the broker.
+    `text` states the one effect of the call. `command` contains neither the broker's address nor credentials, which the
+    program that shows the action adds.
     """
 
     severity: Severity
@@ -480,7 +517,6 @@ class Action:
 
     @property
     def label(self) -> str:
-        """Return the text, marked for an irreversible action."""
         if self.severity is not Severity.IRREVERSIBLE:
             return self.text
         return f"Irreversible: {self.text[:1].lower()}{self.text[1:]}"
@@ -524,8 +560,8 @@ def safest_first(actions: Iterable[Action]) -> list[Action]:
 class Finding:
     """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
 
-    `waits`: this finding prevents a delivery or publication; False for information only. `since_ms`: since 1970; None
-    if unknown.
+    `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
+    unknown.
     """
 
     code: Code
@@ -538,7 +574,7 @@ class Finding:
     """The command that lists all evidence, where the finding lists only a part."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding with its evidence, also as a table and single facts for people, and with suggestions."""
+        """Return the finding with evidence (also as table and facts for people) and actions."""
         evidence = _told(self.evidence)
         return {
             **self.as_short_json(),
@@ -552,7 +588,7 @@ class Finding:
         }
 
     def as_short_json(self) -> dict[str, Any]:
-        """Return the finding without evidence and suggestions, for long lists."""
+        """Return the finding without evidence and actions, for long lists."""
         return {"code": self.code.value, "waits": self.waits, "sentence": self.sentence, "since": self.since_ms}
 
 

@@ -46,7 +46,6 @@ class NamespaceName:
 
     @staticmethod
     def parse(text: str) -> NamespaceName:
-        """Raise InvalidTopicName."""
         tenant, slash, local_name = text.partition("/")
         if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
             raise InvalidTopicName(f"not a namespace name: {_shown(text)}; expected tenant/namespace")

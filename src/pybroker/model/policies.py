@@ -1,11 +1,10 @@
 """Documents of clusters, tenants, namespaces and topics: the JSON of REST and of the metadata store.
 
-Attributes are spelled exactly as the JSON properties, so that a document is the same in Python, in the store and on the
-wire. Topics have their own document, in the metadata store only.
+Attributes are spelled like the JSON properties. Topics have their own document, in the metadata store only.
 
 The document of a new namespace equals Pulsar's in every property. Optional properties are None and then absent from the
-JSON; JSON nulls and unknown properties of a request are ignored. The route that sets a policy validates its value; the
-reader decides which level applies.
+JSON; JSON nulls and unknown properties of a request are ignored. The REST route of a policy validates its value;
+`effective_policies` decides which level applies.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -354,7 +353,6 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def encode(value: object) -> bytes:
-    """Encode as JSON, without unset properties."""
     return msgspec.json.encode(to_json(value))
 
 

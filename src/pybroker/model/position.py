@@ -1,7 +1,6 @@
-"""Position of an entry: ledger id and entry id, in that order.
+"""Position of an entry: ledger id and entry id, which order like the entries of a topic.
 
-Positions order like the entries of a topic. On the hot path ledger and entry ids are plain ints; a `Position` is for
-values that are kept or compared.
+On the hot path ledger and entry ids are plain ints; a `Position` is for values that are kept or compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rates of counters between two readings.
 
-Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. Figures do not change between
-two readings, so that all callers see the same values.
+Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. Between readings the rates do
+not change, so that all callers see the same values.
 """
 
 from __future__ import annotations

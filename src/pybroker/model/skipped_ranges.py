@@ -1,4 +1,4 @@
-"""Cursor moves other than acknowledgements, kept to explain why a message was not delivered.
+"""Skips: cursor moves other than acknowledgements, recorded to explain why a message was not delivered.
 
 Pure. Only the last few are kept, in memory. Older moves cannot be distinguished from acknowledgements.
 """
@@ -14,8 +14,7 @@ MAX_REMEMBERED = 8
 
 
 class SkippedRanges(NamedTuple):
-    """Move over the entries after `after` up to and including `up_to`; `entries` of them were not acknowledged and
-    count as read.
+    """A move over the entries after `after` up to and including `up_to`; `entries` of them were unacknowledged.
 
     `is_certain`: none of them had been acknowledged. `at_ms` is since 1970.
     """
@@ -34,8 +33,8 @@ def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[
 
 
 def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Sequence[SkippedRanges]:
-    """Return the moves that remain when the cursor is moved back to the position; later entries are unacknowledged
-    again.
+    """Return the moves that still apply when the cursor is moved back to the position, after which all entries are
+    unacknowledged.
     """
     return tuple(
         move if move.up_to <= mark_delete_position else move._replace(up_to=mark_delete_position)

@@ -44,7 +44,6 @@ class TopicsPattern:
 
     @staticmethod
     def parse(text: str) -> TopicsPattern:
-        """Raise InvalidPattern or UnsupportedPattern."""
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:

@@ -117,7 +117,6 @@ class Triage:
         return groups.setdefault(name, Group())
 
     def document(self, top: int) -> dict[str, Any]:
-        """Return the groups of each kind, the largest first."""
         shown: dict[str, Any] = {"messages": self.messages}
         for kind, groups in self.by.items():
             largest = sorted(groups.items(), key=lambda item: (-item[1].messages, item[0]))[:top]
@@ -176,7 +175,6 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
 
 
 def _decoder(info: SchemaInfo | None, of_version: Any) -> ValueDecoder | None:
-    """Return the decoder of the payloads; None for bytes, and for schemas that cannot be decoded."""
     try:
         return None if info is None else value_decoder(info, of_version)
     except UnreadableSchema as error:

@@ -107,5 +107,4 @@ class Owners:
         return self._fold.sticky_hashes(map(key_hash, keys))
 
     def owner(self, sticky_hash: int) -> str:
-        """Return the name of the owner; empty for a hash without one."""
         return self._owner[sticky_hash]

@@ -59,7 +59,6 @@ class ExtraMissing(Exception):
 
 
 def load(pipeline: Pipeline) -> ModuleType:
-    """Import and return the module of a pipeline. Raises ExtraMissing."""
     try:
         return import_module(pipeline.module)
     except ModuleNotFoundError as error:
@@ -79,5 +78,4 @@ def add_pipelines(parser: argparse.ArgumentParser) -> None:
 
 
 def module_of(name: str) -> ModuleType:
-    """Import and return the module of a pipeline. Raises ExtraMissing, KeyError."""
     return load({pipeline.name: pipeline for pipeline in PIPELINES}[name])

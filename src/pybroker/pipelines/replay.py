@@ -226,7 +226,6 @@ class _Replay:
         self._target = target
         self._window = window
         self._schemas: dict[bytes, bytes] = {}
-        """Schema versions of the target, by those of the source."""
         self._begun_s = time.monotonic()
 
     async def run(self, plans: list[TopicPlan]) -> Replayed:
@@ -295,7 +294,6 @@ class _Replay:
                 await asyncio.sleep(ahead_s)
 
     async def _schema_version(self, client: Client, target: TopicName, topic: str, version: bytes) -> bytes:
-        """Return the target's version of a schema of the source. Registers the schema if needed."""
         if not version:
             return b""
         known = self._schemas.get(version)
@@ -310,7 +308,6 @@ class _Replay:
 
 
 async def _registered(client: Client, target: TopicName, info: SchemaInfo) -> bytes:
-    """Return the target's version of this schema; empty for plain bytes."""
     schema = topic_schema(info, "")
     if schema is None:
         return b""

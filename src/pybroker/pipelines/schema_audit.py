@@ -95,7 +95,6 @@ class TopicAudit:
             return None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the messages of a batch, and try to decode them."""
         versions = batch.column("__schemaVersion")
         for value in pc.unique(versions):
             raw = value.as_py()

@@ -68,12 +68,10 @@ def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> N
 
 
 def source_options(options: argparse.Namespace, connect: Connect, topics: Sequence[str]) -> SourceOptions:
-    """Return the options for a source of `topics`. Raises the errors of `connect`."""
     return SourceOptions(connect(topics), options.read_mode)
 
 
 def part_of(options: argparse.Namespace) -> Part:
-    """Return the part that the options select. Raises WrongOptions."""
     start = None if options.start == "earliest" else _place_or_time("--from", options.start)
     end = None if options.end == "latest" else _place_or_time("--to", options.end)
     return Part(start, end)
@@ -117,7 +115,6 @@ def ranges_of(plans: Sequence[TopicPlan]) -> list[EntryRange]:
 
 
 def watched(ranges: Sequence[EntryRange], what: str, *, is_silent: bool) -> Iterator[EntryRange]:
-    """Yield the ranges, with a progress bar on terminals."""
     console = Console(stderr=True)
     yield from track(ranges, what, console=console, disable=is_silent or not console.is_terminal)
 
@@ -127,7 +124,6 @@ def partitioned_name(topic: str) -> str:
 
 
 def say(text: str) -> None:
-    """Write a line for the user to stderr."""
     sys.stderr.write(f"pybroker: {text}\n")
 
 
@@ -153,7 +149,6 @@ def text_of(value: bytes | None) -> str:
 
 
 def write_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a table with aligned columns, numbers to the right."""
     texts = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
     numbers = [all(isinstance(row[index], int | float) for row in rows) and bool(rows) for index in range(len(head))]
@@ -163,7 +158,6 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def answered(work: Any, parser: argparse.ArgumentParser) -> int:
-    """Return the result of `work`. Errors become a line on stderr and an exit code."""
     try:
         code: int = work()
         return code

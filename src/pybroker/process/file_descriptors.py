@@ -1,8 +1,8 @@
 """Limit of open files and sockets of the process, divided between connections and the store's files.
 
-At start the soft limit is raised to the hard one. A reserve is kept for files, so that a flood of connections never
-prevents the journal, a checkpoint or a read from opening one; the rest is divided between clients and HTTP. A
-connection beyond its share is closed after it is accepted, which is logged and counted, and makes the broker not ready.
+At start the soft limit is raised to the hard one. A reserve is for files, so that a flood of connections cannot prevent
+the journal, a checkpoint or a read from opening a file. The rest is divided between clients and HTTP. A connection
+beyond its share is closed after it is accepted, which is logged and counted, and makes the broker not ready.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 try:
     import resource
 except ImportError:
-    _HAS_LIMIT = False  # such as on Windows
+    _HAS_LIMIT = False  # on Windows
 else:
     _HAS_LIMIT = True
 
@@ -23,7 +23,7 @@ _HTTP_PART = 4
 
 
 class Descriptors(NamedTuple):
-    """The limit, and the shares of connections."""
+    """The process's limit, and the connections' shares of it."""
 
     limit: int
     reserved: int
@@ -32,7 +32,7 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def share_out(cls, limit: int, reserve: int, max_http: int) -> Self:
-        """At most half of `limit` is reserved, and at most a quarter of the rest is for HTTP."""
+        """Divide the limit. The reserve is at most half of it, and HTTP gets at most a quarter of the rest."""
         reserved = min(reserve, limit // 2)
         left = limit - reserved
         http = max(1, min(max_http, left // _HTTP_PART))
@@ -45,7 +45,6 @@ class Descriptors(NamedTuple):
 
 
 def raise_limit() -> None:
-    """Raise the process's limit to the maximum for its user, if possible."""
     if not _HAS_LIMIT:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,4 +54,4 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):
-        return  # such as macOS, which has a lower limit of its own; the limit in force counts
+        return  # macOS has a lower limit; the current one then stays

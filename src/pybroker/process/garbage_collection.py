@@ -1,16 +1,15 @@
 """Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A collection visits every object of its generations: 10,000 topics are 600,000 objects, a quarter of a second. Therefore
-objects that survived two young collections are frozen, and no automatic collection visits them again. Unreferenced
-objects are freed as usual; only cycles that were frozen while in use remain, such as unloaded topics. A full collection
-finds them. It begins when frozen objects have grown by half, or as many were released with their topics, and the
-process is nearly idle; or in any case when they have tripled and a million more were added. So the uncollected garbage
-is bounded.
+A collection visits every object: a quarter of a second for 10,000 topics. Therefore objects that survived two young
+collections are frozen, so that automatic collections do not visit them. Reference counting still frees them; only
+cycles that were frozen while in use, such as unloaded topics, remain until a full collection. It runs when the process
+is nearly idle and frozen objects have grown by half, or as many were released with their topics. It also runs when
+frozen objects have tripled and a million more were added, which bounds the uncollected garbage.
 
-With 10,000 topics loaded and unloaded four times, the longest CPU time of the loop in one piece was 66 to 88 ms, and
-690 ms in the round with a full collection; without this policy 820 to 1,330 ms, and memory grew.
+With 10,000 topics loaded and unloaded four times, the longest pause was 66 to 88 ms of CPU time, and 690 ms with a full
+collection; without this policy 820 to 1,330 ms.
 
-The settings apply to the whole interpreter, so a broker inside another program has no such policy.
+The settings apply to the whole interpreter, so an embedded broker has no such policy.
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ from pybroker.runtime.clock import Clock
 
 CHECK_S = 1.0
 IDLE_SHARE = 0.1
-"""Below this share of a processor the process counts as idle."""
+"""Below this share of one CPU the process counts as idle."""
 
-# Net new objects between two collections, and young collections between two that freeze. A collection visits at most
-# twice that many objects, about 8 ms. The last number is never reached, because the oldest generation is always empty.
+# Net new objects between two young collections, and young collections between two that freeze. A collection visits at
+# most twice that many objects, about 8 ms. The last number is never reached, because the oldest generation is always
+# empty.
 _THRESHOLDS = (10_000, 1, 1_000_000)
 _OBJECTS_OF_TOPIC = 60  # with one subscription
 
@@ -50,13 +50,12 @@ class GarbagePolicy:
         self._is_resting = False
 
     def start(self) -> None:
-        """Collect and freeze the existing objects, and start the policy."""
         gc.callbacks.append(self._collected)
         gc.set_threshold(*_THRESHOLDS)
         self.collect_all()
 
     def rest(self) -> None:
-        """Collect nothing until `stop`: the process is ending."""
+        """Stop collecting: the process is ending."""
         self._is_resting = True
         gc.disable()
 
@@ -78,7 +77,6 @@ class GarbagePolicy:
         self._stats.gc_pauses_ms.add(self._clock.monotonic_ms() - self._began_ms)
 
     def collect_all(self) -> None:
-        """A long pause if there are many objects."""
         began_ms = self._clock.monotonic_ms()
         gc.unfreeze()
         found = gc.collect()
@@ -90,7 +88,6 @@ class GarbagePolicy:
         logs.info("garbage.collected", found=found, alive=self._alive, took_ms=round(took_ms, 1))
 
     def check(self, busy_share: float) -> None:
-        """Run a full collection if it is due; `busy_share` is the process's recent use of a processor."""
         if self._is_resting:
             return
         is_idle = busy_share < IDLE_SHARE

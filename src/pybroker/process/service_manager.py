@@ -1,7 +1,8 @@
-"""Notification of the service manager (systemd, protocol of `sd_notify(3)`): ready, reloading, stopping, and a watchdog.
+"""Notification of the service manager (systemd, protocol of `sd_notify(3)`): ready, reloading, stopping, and a
+watchdog.
 
-Operation: datagrams to the socket that the environment names in `NOTIFY_SOCKET`. Without it nothing is sent. The event loop
-sends the watchdog messages, so the manager restarts a process whose loop does not run for `WATCHDOG_USEC`.
+Datagrams go to the socket in the environment variable `NOTIFY_SOCKET`; without it nothing is sent. The event loop sends
+the watchdog messages, so the manager restarts a process whose event loop does not run for `WATCHDOG_USEC`.
 """
 
 from __future__ import annotations
@@ -22,26 +23,25 @@ class ServiceManager:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
-        # `@` stands for the zero byte that begins an abstract name.
+        # `@` stands for the zero byte of an abstract socket name.
         self._address = "\0" + name[1:] if name.startswith("@") else name
         timeout_us = environment.get("WATCHDOG_USEC", "")
-        # The variable may be inherited from another process's service.
+        # The variable may be inherited from another service's process.
         is_own = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.watchdog_s = int(timeout_us) / 1e6 if timeout_us.isdigit() and is_own else 0.0
-        """The timeout of the watchdog; 0 without one."""
+        """Timeout of the watchdog in seconds; 0 without one."""
 
     def ready(self, status: str) -> None:
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Call `ready` when the reload is complete."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         self._send("STOPPING=1\nSTATUS=Stopping")
 
     async def run_watchdog(self) -> None:
-        """Send the watchdog messages until cancelled; return at once without a watchdog."""
+        """Send the watchdog messages until cancelled. Return at once without a watchdog."""
         while self._address and self.watchdog_s:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / _PINGS_PER_TIMEOUT)

@@ -1,10 +1,9 @@
-"""Event loop watchdog: measures the loop's lag, and logs the callback that blocks it.
+"""Event loop watchdog: measures the event loop's lag, and logs the callback that blocks it.
 
-A timer signal is armed beyond the next tick. If the loop has not ticked by then, the signal handler runs inside the
-current callback and can log its stack. A late tick alone proves little: on a busy machine the process may just have had
-no CPU. So a callback is blamed if the loop's thread used the CPU for the length of the limit, or if it was idle for a
-whole limit although it did not wait for a CPU: then the callback blocks. Any other case is counted as starved, and
-checked again.
+A timer signal is armed beyond the next tick. If the event loop has not ticked by then, the signal handler runs inside
+the current callback and can log its stack. The callback is blamed if the thread used the CPU for the length of the
+limit, or was idle for the whole limit without waiting for a CPU. Otherwise the process had no CPU, which is counted as
+starved, and checked again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MAX_STACK_FRAMES = 12
 
 
 class Moment(NamedTuple):
-    """Clock readings of the loop's thread, in seconds."""
+    """Clock readings of the event loop's thread, in seconds."""
 
     now_s: float
     cpu_s: float
@@ -38,25 +37,25 @@ class Moment(NamedTuple):
 
 
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
-    """Return whether a callback blocks the loop, rather than a lack of CPU time.
+    """Return whether a callback blocks the event loop, rather than a lack of CPU time.
 
-    `tick` is the last tick of the loop, `alarm` the first alarm since, which blamed no callback.
+    `tick` is the last tick, `alarm` the first alarm since then, which blamed no callback.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True
-    # Until the first alarm a suspended machine looks the same as a blocking callback; after it, the process is running.
+    # Until the first alarm a suspended machine looks like a blocking callback; after it, the process is running.
     if alarm is None or alarm.queued_s is None or now.queued_s is None:
         return False
     return (now.now_s - alarm.now_s) - (now.queued_s - alarm.queued_s) >= limit_s
 
 
 class LoopWatchdog:
-    """Owned by the app. `limit_ms` 0 measures only."""
+    """Owned by the app. With `limit_ms` 0 it only measures."""
 
     def __init__(self, stats: BrokerStats, limit_ms: int) -> None:
         self._stats = stats
         self._limit_s = limit_ms / 1000
-        self._schedule = -1  # the file descriptor of the thread's scheduler statistics
+        self._schedule = -1  # file descriptor of the thread's scheduler statistics
         self._ticked: Moment
         self._alarmed: Moment | None = None
 
@@ -66,7 +65,7 @@ class LoopWatchdog:
         if has_alarm:
             with contextlib.suppress(OSError):
                 self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-            # Only the main thread may handle signals: a broker in another thread, as in tests, only measures.
+            # Only the main thread may handle signals. A broker in another thread, as in tests, only measures.
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGALRM, self._alarm)
                 signal.siginterrupt(signal.SIGALRM, False)

@@ -1,8 +1,8 @@
 """Stored entries that readers never receive: messages of aborted transactions, and all markers.
 
-Invariant: an entry is returned only after its state is known. A plan reports the state of all entries that it covers. Those are
-before the first message of the oldest open transaction, so their state never changes. To read a range that was planned in
-another process or an earlier run, this class first requests the plan of its ledger.
+Invariant: an entry is returned only after its state (aborted or not) is known. A plan ends before the first message of
+the oldest open transaction, so the states of its entries are final, and it reports them. To read a range that was
+planned in another process or an earlier run, this class first requests the plan of its ledger.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """Yield the runs of these entries with aborted entries and markers marked. Raises DataLoss and ReadingFailed if they
-        are unknown.
+        """Yield the runs, with aborted entries and markers marked. Raises DataLoss and ReadingFailed if their state is
+        unknown.
         """
         hidden = self._among(entries)
         if hidden is None:
@@ -81,8 +81,8 @@ class AbortedEntries:
         if plan.is_held_back and plan.end.ledger_id == entries.ledger_id and not _covers(known, entries):
             reached = f"{plan.end.ledger_id}:{plan.end.entry_id}"
             raise ReadingFailed(
-                f"{entries.topic}: entries up to {entries.ledger_id}:{entries.end_entry_id} are asked for, and readers may have "
-                f"those up to {reached} only, since a transaction is open: plan again"
+                f"{entries.topic}: entries up to {entries.ledger_id}:{entries.end_entry_id} were requested, but readers may "
+                f"receive only those up to {reached}, because a transaction is open: plan the read again"
             )
         return known
 

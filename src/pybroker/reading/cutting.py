@@ -1,6 +1,6 @@
-"""Division of a plan into ranges of about equal size at sparse points, where a read can begin without reading bytes twice.
+"""Division of a plan into ranges of about equal size at sparse points, so that no byte is read twice.
 
-A pure function of plan and size, so the same input gives the same ranges.
+A pure function of plan and size: the same input gives the same ranges.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pybroker.reading.positions import EntryRange, PlannedLedger, TopicPlan
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
-    """Return the ranges in order. None spans two ledgers; together they cover the plan exactly once."""
+    """Return the ranges in order. No range spans two ledgers; together they cover the plan exactly once."""
     assert split_bytes > 0, "a size to split by"
     ranges = []
     for ledger in plan.ledgers:
@@ -37,7 +37,6 @@ def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
 
 
 def _bytes_before(ledger: PlannedLedger) -> int:
-    """Return the ledger's bytes before the planned entries; an estimate if these begin within the ledger."""
     if not ledger.first_entry_id or not ledger.points:
         return 0
     point = ledger.points[0]

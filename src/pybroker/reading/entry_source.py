@@ -33,10 +33,10 @@ class TopicMissing(DataLoss):
 
 
 class EntrySource(ABC):
-    """A reader of the entries of one cluster. Synchronous and not thread-safe. Each process needs its own."""
+    """A reader of the entries of one cluster. Synchronous and not thread-safe; each process needs its own."""
 
     leaves_out_entries: ClassVar[bool] = False
-    """Whether a read may have gaps between and after its runs. If not, a gap is an error of the source."""
+    """Whether a read may have gaps between and after its runs. Otherwise a gap is an error."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:
@@ -67,21 +67,19 @@ class EntrySource(ABC):
 
     @abstractmethod
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost, ReadingFailed for
-        other errors.
+        """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost,
+        ReadingFailed for other errors.
 
-        A slow broker is an error, too: an incomplete read never counts as the end. Entries that readers never receive (messages
-        of aborted transactions, markers) are marked in the runs, or omitted.
+        A timeout is an error and never counts as the end. Entries that readers never receive (messages of aborted
+        transactions, markers) are marked in the runs, or omitted.
         """
 
     @abstractmethod
-    def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None:
-        """Return the topic's latest schema, or that of `version`; None if there is none."""
+    def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None: ...
 
     @abstractmethod
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
         """Create the durable subscription if needed, and move it forward to `place`. It never moves back."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release connections, files and leases."""
+    def close(self) -> None: ...

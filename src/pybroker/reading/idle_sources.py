@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class IdleSources:
-    """A pool of at most `limit` idle sources. Above it, the source that is idle for longest is closed. Thread-safe.
+    """A thread-safe pool of at most `limit` idle sources. Above it, the longest idle source is closed.
 
-    Invariant: a source serves one reader at a time. It leaves the pool while it is used, and returns unless an error occurred.
-    A source from before a fork is never used afterwards, because the parent continues to use its sockets.
+    Invariant: a source serves one reader at a time. It leaves the pool while it is used, and returns unless an error
+    occurred. A source from before a fork is never used, because the parent process uses its sockets.
     """
 
     def __init__(self, limit: int, open_one: Callable[[SourceOptions], EntrySource] = open_source) -> None:
@@ -28,7 +28,7 @@ class IdleSources:
         self._open_one = open_one
         self._lock = threading.Lock()
         self._idle: OrderedDict[tuple[int, int, SourceOptions], EntrySource] = OrderedDict()
-        """By process id, a serial number, and options. The source that is idle for longest comes first."""
+        """By process id, a serial number, and options. The longest idle source comes first."""
         self._serial = 0
 
     @contextmanager
@@ -50,7 +50,7 @@ class IdleSources:
             old.close()
 
     def close(self) -> None:
-        """Close all idle sources. The pool can be used again afterwards."""
+        """Close all idle sources. The pool stays usable."""
         with self._lock:
             self._forget_the_parents()
             sources = list(self._idle.values())

@@ -1,7 +1,8 @@
-"""The leases of one process: taken when a range is planned, renewed in the background, released at the end of the process.
+"""Leases of one process, which delay the trimming of ledgers: taken with a plan, renewed in the background, released at
+the end.
 
-A lost lease (after a restart of the broker, or a pause of the process) causes no wrong result: the reader detects trimmed
-entries.
+A lost lease (after a restart of the broker, or a pause of the process) causes no wrong result: the reader detects
+trimmed entries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RETRY_S = 1.0
 
 
 class Leases:
-    """The leases of a source. A separate thread renews them over its own connection. Thread-safe."""
+    """The leases of a source. A thread renews them over a separate connection. Thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -41,7 +42,9 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def hold(self, places: Mapping[str, Place]) -> None:
-        """Hold these topics or partitions from these positions on, until `close`. Raises ReadingFailed."""
+        """Retain the entries of these topics or partitions from these positions on, until `close`. Raises
+        ReadingFailed.
+        """
         with self._lock:
             asked: dict[NamespaceName, dict[str, Place]] = {}
             for topic, place in places.items():
@@ -55,7 +58,6 @@ class Leases:
                 self._thread.start()
 
     def holds(self, topic: str) -> bool:
-        """Whether this process holds a lease on the topic or partition."""
         name = parsed(topic)
         return name.local_name in self._places.get(name.namespace, ())
 

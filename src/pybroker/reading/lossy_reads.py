@@ -1,7 +1,7 @@
 """A source for reads that allow losses. It continues after damaged or lost entries, and logs their number.
 
-Invariant: a readable entry is omitted only if damage lies on both sides of it within the step of a search. Only `DataLoss` is
-skipped: a slow broker has lost nothing.
+Invariant: a readable entry is omitted only if damage is on both sides of it within one search step. Only `DataLoss` is
+skipped, never a timeout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pybroker.reading.positions import EntryRange, Place, TopicPlan
 
 _PROBED_ONE_BY_ONE = 16
-"""Number of entries after damage that are tried one by one. Then the search doubles its step, so a ledger that is lost as a
-whole costs about twenty requests.
+"""Number of entries after damage that are tried one by one. Then the search step doubles, so a completely lost ledger
+costs about twenty requests.
 """
 
 
 class LossyReads(EntrySource):
-    """A wrapper of another source, which keeps its owner. Its reads omit lost entries."""
+    """A wrapper of another source. Its reads omit lost entries. It does not close the source."""
 
     leaves_out_entries = True
 
@@ -54,7 +54,6 @@ class LossyReads(EntrySource):
                 rest = replace(rest, first_entry_id=behind)
 
     def _behind(self, rest: EntryRange, loss: DataLoss) -> int:
-        """Return the next readable entry after the first one of `rest`, which is lost; the end if there is none."""
         lost, end = rest.first_entry_id, rest.end_entry_id
         if isinstance(loss, TopicMissing):
             return end
@@ -66,7 +65,7 @@ class LossyReads(EntrySource):
                 step *= 2
             probed += step
         left = min(probed, end)
-        # The step may have skipped the first readable entries, or all of them.
+        # The step may have skipped readable entries.
         while left - lost > 1:
             middle = (lost + left) // 2
             if self._is_left(rest, middle):
@@ -106,5 +105,4 @@ class LossyReads(EntrySource):
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
         self._source.show_progress(topic, subscription, place)
 
-    def close(self) -> None:
-        """Does nothing: the owner closes the source."""
+    def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Ranges of entries as record batches of messages, whatever way they are read."""
+"""Ranges of entries as record batches of messages, for all transports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MessageReading:
-    """Which columns messages have and what happens with those that cannot be read. Can be pickled."""
+    """The columns of messages, and the policies for messages that cannot be read. Picklable."""
 
     columns: tuple[str, ...] = (VALUE, *DEFAULT_COLUMNS)
     bad_records: BadRecords = BadRecords.FAIL
@@ -46,7 +46,6 @@ class MessageReader:
     """Reads ranges of entries from one source. For one thread at a time."""
 
     def __init__(self, source: EntrySource, reading: MessageReading, *, scanner: Scanner = SCANNER) -> None:
-        """ValueError for columns that do not exist."""
         if scanner is SCANNER:
             _say_whether_compiled()
         self.schema = reading.schema
@@ -56,10 +55,10 @@ class MessageReader:
         self._decryptor = Decryptor(reading.private_keys) if reading.private_keys is not None else None
 
     def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
-        """The messages of exactly these entries in order, in batches of at most the limits of the reading.
+        """Yield the messages of exactly these entries in order, in batches within the limits of the reading.
 
-        A message in chunks is there where its last chunk is, even when its first one is in front of the range. Raises BadEntry,
-        DataLoss or ReadingFailed.
+        A chunked message belongs to the entry of its last chunk, even if its first chunk is before the range. Raises
+        BadEntry, DataLoss or ReadingFailed.
         """
         return self._merged(self._batches(entries))
 
@@ -87,20 +86,20 @@ class MessageReader:
                 chunks.run_is_over(run)
                 next_entry_id = run.end_entry_id
         finally:
-            if isinstance(
-                runs, Generator
-            ):  # a connection goes back now, and not when an error's traceback is forgotten
+            if isinstance(runs, Generator):  # returns a connection now, and not when an error's traceback is freed
                 runs.close()
         if self._source.leaves_out_entries:
             return
         if next_entry_id != entries.end_entry_id and entries.end_entry_id > entries.first_entry_id:
             raise ReadingFailed(
                 f"{entries.topic}: ledger {entries.ledger_id} was read up to entry {next_entry_id} "
-                f"where entries up to {entries.end_entry_id} were asked for; read again"
+                f"but entries up to {entries.end_entry_id} were requested; read again"
             )
 
     def _merged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows with small batches put together, as each costs its receiver some tenths of a millisecond."""
+        """Yield the same rows with small batches merged, because each batch costs the receiver some tenths of a
+        millisecond.
+        """
         limits = self._reading.limits
         waiting: list[pa.RecordBatch] = []
         row_count = size_bytes = 0
@@ -124,14 +123,14 @@ def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_
     is_next = is_next and run.ledger_id == entries.ledger_id
     if not is_next or run.end_entry_id > entries.end_entry_id:
         raise ReadingFailed(
-            f"{entries.topic}: entries {run.ledger_id}:{run.first_entry_id} to {run.end_entry_id} came where those of "
-            f"{entries.ledger_id} from {next_entry_id} to {entries.end_entry_id} were asked for"
+            f"{entries.topic}: entries {run.ledger_id}:{run.first_entry_id} to {run.end_entry_id} arrived, but those of "
+            f"{entries.ledger_id} from {next_entry_id} to {entries.end_entry_id} were requested"
         )
 
 
 @cache
 def _say_whether_compiled() -> None:
-    """Once in a process."""
+    """Log once per process whether the compiled scanner is used."""
     if not IS_COMPILED:
         logs.info(
             "scanner.not_compiled",

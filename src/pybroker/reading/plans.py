@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TOPICS_AT_ONCE = 500
 """Topics in one request, limited so that the broker can serve others in between."""
 MAX_ROUNDS = 10_000
-"""Maximum number of requests for one set of plans. Each returns thousands of ledgers or points, so this many indicate a wrong
-broker.
+"""Maximum number of requests for one set of plans. Each returns thousands of ledgers or points, so more requests
+indicate a faulty broker.
 """
 TRIES_OF_CHANGING = 20
 
@@ -36,7 +36,6 @@ class Plans:
         self._rest = rest
 
     def of(self, requests: Sequence[PlanRequest], *, with_points: bool = True) -> list[TopicPlan]:
-        """Return the plans in the order of the requests. Raises TopicMissing, ReadingFailed."""
         found: dict[int, TopicPlan] = {}
         by_namespace: dict[NamespaceName, list[int]] = {}
         for number, request in enumerate(requests):
@@ -49,9 +48,8 @@ class Plans:
         return [found[number] for number in range(len(requests))]
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """Return the position of the first entry published at that time or later; the end if there is none."""
         name = parsed(topic)
-        # An end at the very beginning: only the position is needed.
+        # An end before the first entry, because only the position is needed.
         asked = {"topic": name.local_name, "publishTime": publish_time_ms, "end": (-1, -1)}
         shown = self._ask(name.namespace, [asked], with_points=False)[0]
         return Place(*shown["placeAtTime"])

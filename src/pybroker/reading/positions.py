@@ -7,10 +7,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The position before entry `entry_id` of ledger `ledger_id`, whether or not that entry exists. Comparable.
-
-    All entries before the position are read; the entry itself is not. Positions in one topic have the order of its entries.
-    """
+    """The position before entry `entry_id` of ledger `ledger_id`, which need not exist. Comparable within a topic."""
 
     ledger_id: int
     entry_id: int

@@ -1,4 +1,6 @@
-"""Chunked messages of one range of entries: looks for earlier chunks in front of the range, and reads what a message needs."""
+"""Chunked messages of one range of entries: searches earlier chunks before the range, and reads the payloads that a
+message needs.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ if TYPE_CHECKING:
 _FIRST_WINDOW_ENTRIES = 32
 _LAST_WINDOW_ENTRIES = 2048
 _WINDOW_BYTES = 16 * 1024 * 1024
-"""Looking back begins with so few entries, as chunks mostly stand close together, and doubles up to so many, or so many bytes, at
-a time."""
+"""Windows of the backward search begin with 32 entries, because chunks of a message are mostly close together, and double
+up to 2,048 entries or this many bytes."""
 
 
 class RangeChunks:
-    """Puts chunks together for the decoder of one range, whose runs it is told in order.
+    """Assembles chunked messages for the decoder of one range, which passes its runs in order.
 
-    Payloads of chunks are held up to `max_held_chunk_bytes`; those that had to go, and those in front of the range, are read
-    again when the last chunk comes.
+    Payloads of chunks stay in memory up to `max_held_chunk_bytes`. Dropped payloads, and those before the range, are
+    read again when the last chunk arrives.
     """
 
     def __init__(
@@ -61,7 +63,6 @@ class RangeChunks:
         self._run_ends = None
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """The message that entry `number` of `run` completes; see ChunkJoiner."""
         if self._run_ends is None:
             self._run_ends = np.cumsum(run.lengths)
         start, end = self._run_start, int(self._run_ends[number])
@@ -74,7 +75,7 @@ class RangeChunks:
             found = self._messages.found(found, *self._look_back(found))
         return self._joined(found) if found else None
 
-    # In front of the range.
+    # Before the range.
 
     def _look_back(self, asked: LookBack) -> tuple[list[Chunk], Mark | None]:
         while (found := self._earlier.from_nearest_first(asked.uuid)) is None:
@@ -89,7 +90,7 @@ class RangeChunks:
         return found
 
     def _windows_backwards(self) -> Iterator[EntryRange]:
-        """Ranges of all that is there in front of the range, the nearest first."""
+        """Yield the available ranges before the range, the nearest first."""
         topic = self._range.topic
         plan = self._source.plan(topic, None, Place(self._range.ledger_id, self._range.first_entry_id))
         size = _FIRST_WINDOW_ENTRIES
@@ -118,8 +119,6 @@ class RangeChunks:
             entry_count += run.entry_count
             size_bytes += int(run.lengths.sum())
         self._earlier.add_window(chunks, entry_count, size_bytes)
-
-    # Payloads.
 
     def _hold(self, chunk: Chunk, payload: bytes) -> None:
         if len(payload) > self._limits.max_held_chunk_bytes:
@@ -150,16 +149,15 @@ class RangeChunks:
             for group in _neighbours(missing):
                 self._read_again(group, pieces)
         except CannotDecrypt:
-            return None  # of a chunk that cannot be decrypted nothing comes, wherever it stands
+            return None  # a message is lost with any chunk that cannot be decrypted
         except DataLoss:
             if isinstance(self._source, LossyReads):
-                return None  # the whole message is lost with one of its chunks
+                return None  # a message is lost with any of its chunks
             raise
         payload = b"".join(pieces[chunk.ledger_id, chunk.entry_id] for chunk in chunks)
         return JoinedMessage(payload, chunks[0].ledger_id, chunks[0].entry_id)
 
     def _read_again(self, chunks: list[Chunk], pieces: dict[tuple[int, int], bytes]) -> None:
-        """Payloads of chunks in consecutive entries of one ledger."""
         ledger_id, first = chunks[0].ledger_id, chunks[0].entry_id
         for run in self._source.read(EntryRange(self._range.topic, ledger_id, first, chunks[-1].entry_id + 1)):
             view = memoryview(run.data).cast("B")
@@ -167,7 +165,9 @@ class RangeChunks:
                 pieces[run.ledger_id, run.first_entry_id + number] = self._payload(view, entry)
         for chunk in chunks:
             if (ledger_id, chunk.entry_id) not in pieces:
-                raise DataLoss(f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id}, a chunk, is gone")
+                raise DataLoss(
+                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost; it is a chunk of the message"
+                )
 
     def _payload(self, view: memoryview, entry: np.void) -> bytes:
         at, size = int(entry["payload_at"]), int(entry["payload_bytes"])
@@ -191,7 +191,6 @@ def _chunk_of(run: EntryRun, number: int, entry: np.void, view: memoryview) -> C
 
 
 def _neighbours(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """The chunks in groups that stand in consecutive entries of one ledger."""
     group: list[Chunk] = []
     for chunk in chunks:
         if group and (chunk.ledger_id, chunk.entry_id) != (group[-1].ledger_id, group[-1].entry_id + 1):

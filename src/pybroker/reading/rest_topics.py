@@ -22,13 +22,12 @@ CONFLICT = 409
 
 
 def parsed(topic: str) -> TopicName:
-    """Parse the name of a persistent topic. Raises ReadingFailed."""
     try:
         name = TopicName.parse(topic)
     except InvalidTopicName as error:
         raise ReadingFailed(str(error)) from error
     if not name.is_persistent:
-        raise ReadingFailed(f"{name} keeps no messages: only persistent topics can be read")
+        raise ReadingFailed(f"{name} stores no messages: only persistent topics can be read")
     return name
 
 
@@ -45,7 +44,7 @@ class RestTopics:
         self._rest = rest
 
     def partition_count(self, topic: TopicName) -> int:
-        """Return 0 for a topic without partitions. Raises TopicMissing if the broker reports that the topic does not exist."""
+        """Return the number of partitions; 0 for a topic without partitions. Raises TopicMissing."""
         try:
             answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
         except Refused as error:
@@ -55,7 +54,6 @@ class RestTopics:
         return int(answer["partitions"])
 
     def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace`, without system topics."""
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
             raise ReadingFailed(f"{namespace!r} is not a namespace: use the form tenant/namespace")
@@ -68,7 +66,6 @@ class RestTopics:
             raise
 
     def schema(self, topic: str, version: bytes | None) -> SchemaInfo | None:
-        """Return the latest schema, or that of `version`; None if there is none."""
         path = f"/admin/v2/schemas/{segments_of(parsed(topic))}/schema"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"

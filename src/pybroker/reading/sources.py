@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def open_source(options: SourceOptions) -> EntrySource:
-    """Open a source with these options. Raises ReadingFailed if no transport is available."""
     mode = options.mode
     if mode not in MODES:
         raise ReadingFailed(f"readMode is {mode!r}: use one of {', '.join(MODES)}")

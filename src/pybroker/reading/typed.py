@@ -41,9 +41,7 @@ class TypedReading:
     """The form of the rows, and the treatment of bad records. Picklable. Created by `typed_reading`."""
 
     schema_info: SchemaInfo | None
-    """The pinned schema, in which all payloads are returned."""
     columns: pa.Schema
-    """The exact columns of each batch."""
     value_mode: ValueMode = "auto"
     bad_records: BadRecords = BadRecords.FAIL
     missing_fields: MissingFields = MissingFields.FAIL
@@ -114,7 +112,6 @@ class TypedReader:
         )
 
     def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of exactly these entries, in order. Raises BadEntry, DataLoss or ReadingFailed."""
         decoder = self._decoder_of(entries.topic) if self._wanted else None
         for messages in self._messages.read(entries):
             yield self._typed(entries.topic, messages, decoder)

@@ -1,6 +1,6 @@
-"""Clock of a broker: rules take the time as an argument, performers use this clock.
+"""Clock of a broker. Rules take the time as an argument; performers use this clock.
 
-Deadlines and durations use `monotonic_ms`; `wall_ms` is only for display and for clients, and may jump.
+Deadlines and durations use `monotonic_ms`. `wall_ms`, which may jump, is only for display and for clients.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ class Clock:
     """Clock of this machine; tests pass another."""
 
     def monotonic_ms(self) -> float:
-        """Return milliseconds since a fixed moment; never decreases."""
         return time.perf_counter() * 1000
 
     def processor_ms(self) -> float:
-        """Return the CPU time used by this process; never decreases."""
         return time.process_time() * 1000
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970, UTC."""
+        """Return milliseconds since 1970 in UTC."""
         return time.time_ns() // 1_000_000

@@ -3,9 +3,8 @@
     logs.info("topic.loaded", topic="persistent://public/default/t", took_ms=3)
     2026-01-31T08:15:30.123Z INFO topic.loaded topic=persistent://public/default/t took_ms=3
 
-This module owns the format and the level. Invariants: a log call never raises, and one event is one line, for any
-bytes in a client's names; only a stack trace adds lines, indented. Only performers log; the hot path uses counters
-instead.
+Invariants: a log call never raises, and one event is one line, for any bytes in a client's names; only a stack trace
+adds lines, indented. Only performers log; the hot path uses counters instead.
 """
 
 import json
@@ -21,16 +20,16 @@ _LOGGER = logging.getLogger("pybroker")
 _AUDIT = logging.getLogger("pybroker.audit")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-# Characters allowed in a value without quotes: printable ASCII except space, quote, equals sign and backslash.
+# Characters of a value without quotes: printable ASCII except space, quote, equals sign and backslash.
 _PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
 
-# Longer values are cut: a log line must not contain a client's 5 MiB property.
+# Longer values are truncated: a client's property may have 5 MiB.
 MAX_VALUE_CHARACTERS = 1000
 MAX_RECENT_CHARACTERS = 1 << 20
 
 
 class _LineFormatter(logging.Formatter):
-    """Records of other libraries keep their text as the event."""
+    """Formats records as text. Records of other libraries use their message as the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -61,7 +60,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _RecentLines(logging.Handler):
-    """Keeps the last lines in memory, at most MAX_RECENT_CHARACTERS of them, for diagnostics."""
+    """Keeps the last lines in memory, up to MAX_RECENT_CHARACTERS, for diagnostics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +93,7 @@ def configure(level: str = "info", stream: TextIO | None = None, *, log_format: 
 
 
 def recent_lines() -> list[str]:
-    """The last lines of this process's log, as text; empty in a program that embeds a broker."""
+    """Return the last lines of this process's log as text; empty in a program that embeds a broker."""
     return [line for handler in _LOGGER.handlers if isinstance(handler, _RecentLines) for line in handler.lines]
 
 
@@ -107,17 +106,15 @@ def debug(event: str, /, **fields: object) -> None:
 
 
 def info(event: str, /, **fields: object) -> None:
-    """Log a state change of interest to operators."""
     _log(logging.INFO, event, None, fields)
 
 
 def warning(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """Log a problem that was handled."""
     _log(logging.WARNING, event, exc_info, fields)
 
 
 def error(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """`exc_info` is the exception, or True inside an `except` block."""
+    """Log a failure. `exc_info` is the exception, or True inside an `except` block."""
     _log(logging.ERROR, event, exc_info, fields)
 
 
@@ -134,7 +131,7 @@ def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: 
 
 
 def _json_value(value: object) -> object:
-    """Numbers and truth values stay; everything else is text, and long text is cut."""
+    """Return numbers and booleans unchanged, everything else as text, truncated if long."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return _text_of(value)

@@ -1,6 +1,6 @@
 """Ports of a broker: sockets of this machine, or replacements by a test or simulator.
 
-The caller that binds a port owns it. Connections are served on the running loop.
+The caller that binds a port owns it. Connections are served on the running event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Port:
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None = None, handshake_timeout_s: float | None = None
     ) -> None:
-        """Accept connections, each with its own protocol; call at most once. With `tls`, a handshake must end in time."""
+        """Accept connections, each with its own protocol. Call at most once. With `tls`, the handshake has a
+        timeout.
+        """
         assert self._server is None, "served twice"
         self._server = await asyncio.get_running_loop().create_server(
             make_protocol,
@@ -50,8 +52,8 @@ class Network:
     def bind(self, address: str, number: int, accept_queue_size: int) -> Port:
         """Bind a port at `address`, IPv6 with or without brackets (`::` also accepts IPv4). Port 0 selects a free one.
 
-        `accept_queue_size` connections may wait to be accepted. Raise OSError with the system's text only; the
-        caller adds the address.
+        `accept_queue_size` connections may wait to be accepted. Raises OSError with the system's text only; the caller
+        adds the address.
         """
         is_ipv6 = ":" in address
         try:

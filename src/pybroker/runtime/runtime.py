@@ -1,7 +1,7 @@
 """Runtime of a broker: clock, timers, randomness, ports, threads, configuration, and counters.
 
-The object that creates a broker passes one runtime to all its parts. A test or simulator passes another. The broker
-itself never asks the machine for time, randomness, threads or ports.
+All parts of a broker share one runtime and get time, randomness, threads and ports only from it, so that a test or
+simulator can replace them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class Timer(Protocol):
 
 
 class _LoopTimer(Timer):
-    """Timer that its runtime lists until it has run."""
-
     __slots__ = ("_listed",)
 
     def __init__(self, listed: dict[Timer, asyncio.TimerHandle]) -> None:
@@ -62,12 +60,11 @@ class Runtime:
 
     @property
     def peer_clock(self) -> Clock:
-        """Return the clock for timeouts of connections; a different one if `clock` jumps."""
+        """Return the clock for connection timeouts; a different one if `clock` jumps."""
         return self.clock
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """Return the memory budget that all parts of the broker share; created on first use."""
         config, found = self.config, memory_limit()
         own = OwnBounds(
             reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
@@ -84,11 +81,9 @@ class Runtime:
 
     @functools.cached_property
     def slow_operations(self) -> SlowOperations:
-        """Return the log of slow operations; created on first use."""
         return SlowOperations(self.clock, self.config.slow_operation_threshold_ms)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back on the running loop after `delay_s` seconds of `clock`, unless the broker is closed before."""
         timer = _LoopTimer(self._timers)
         self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._ring, timer, callback)
         return timer
@@ -98,12 +93,12 @@ class Runtime:
         callback()
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait for `delay_s` seconds of `clock`, for a task that does only periodic work."""
+        """Wait for `delay_s` seconds of `clock`. For tasks that do only periodic work."""
         await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:
-        """Cancel all timers after the broker closed, so that the loop holds no reference to it."""
+        """Cancel all timers after the broker closed, so that the event loop has no reference to it."""
         timers = list(self._timers.values())
-        self._timers.clear()  # a timer that is no longer listed does nothing
+        self._timers.clear()  # a timer that is not listed does nothing
         for timer in timers:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Log of slow operations: one warning for each kind of operation and second, however many are slow."""
+"""Log of slow operations: one warning per kind of operation and second, however many are slow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LOG_INTERVAL_MS = 1000.0
 
 
 class SlowOperations:
-    """Logs operations that take at least `threshold_ms`. Owned by the runtime of a broker.
+    """Logs operations that take at least `threshold_ms`. Owned by the runtime.
 
     Callers on the hot path compare with `threshold_ms` themselves, so a fast operation costs no call.
     """
 
     def __init__(self, clock: Clock, threshold_ms: float) -> None:
-        """`threshold_ms` 0 switches the log off."""
+        """`threshold_ms` 0 disables the log."""
         self._clock = clock
         self.threshold_ms = math.inf
         self._next_log_ms: dict[str, float] = {}
@@ -25,11 +25,11 @@ class SlowOperations:
         self.set_threshold(threshold_ms)
 
     def set_threshold(self, threshold_ms: float) -> None:
-        """Change the threshold; 0 switches the log off."""
+        """Change the threshold; 0 disables the log."""
         self.threshold_ms = threshold_ms or math.inf
 
     def took(self, operation: str, took_ms: float, **fields: object) -> None:
-        """Log the operation if it was slow. `operation` is one of a few constants; `fields` say what it was about."""
+        """Log the operation if it was slow. `operation` is one of a few constants; `fields` name its object."""
         if took_ms < self.threshold_ms:
             return
         now_ms = self._clock.monotonic_ms()

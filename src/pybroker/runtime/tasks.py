@@ -1,4 +1,4 @@
-"""Owner of short tasks. Every task that a protocol callback starts has an owner that awaits it.
+"""Owner of short tasks. It awaits every task that a protocol callback starts.
 
 Invariant: after `close` returned, no task of this owner runs.
 """
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class TaskOwner:
-    """Keeps references to tasks, logs an unhandled exception once, and cancels and awaits them at close."""
+    """Keeps references to tasks, logs an unhandled exception once, and cancels and awaits the tasks at close."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class TaskOwner:
                 cancelled = error
         if cancelled is not None:
             if not ended.cancelled():
-                ended.exception()  # marks the exception as retrieved; no caller is left to receive it
+                ended.exception()  # marks the exception as retrieved, because no caller receives it
             raise cancelled
         return ended.result()
 
@@ -84,12 +84,12 @@ async def first_set(*events: asyncio.Event | None) -> None:
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-    """Return a future, and the callback that completes it with an error or None. The waiter may be cancelled by then."""
+    """Return a future, and the callback that completes it with an error or None. The waiter may be cancelled before."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
         if ended.done():
-            return  # The waiter was cancelled.
+            return  # the waiter was cancelled
         if error is None:
             ended.set_result(None)
         else:
@@ -99,7 +99,7 @@ def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], Non
 
 
 def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
-    """Cancel the result if the task was cancelled before its first step: then `_settle` never ran."""
+    """Cancel the result if the task was cancelled before its first step, so that `_settle` never ran."""
     if not ended.done():
         work.close()
         ended.cancel()
@@ -111,5 +111,5 @@ async def _settle(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Resul
     except asyncio.CancelledError:
         ended.cancel()
         raise
-    except BaseException as error:  # noqa: BLE001  (whoever awaits it gets it)
+    except BaseException as error:  # noqa: BLE001  (passed to the waiter)
         ended.set_exception(error)

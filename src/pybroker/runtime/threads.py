@@ -1,7 +1,7 @@
-"""Threads of a broker, requested by parts that block.
+"""Threads for the blocking parts of a broker.
 
-A test or simulator passes a replacement in which the work of a thread is a step of its loop. Blocking work without its
-own pool uses `asyncio.to_thread`.
+A test or simulator passes a replacement in which the work of a thread is a step of its event loop. Blocking work
+without its own pool uses `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,25 @@ class Threads:
     """Threads of this process. Any method may be called from any thread."""
 
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
-        """Return an executor of up to `count` threads, started on demand; with one, work is done in order of
-        submission.
+        """Return an executor of up to `count` threads, started on demand. One thread works in order of submission.
 
-        With `niceness` the system prefers other threads of this process, above all the loop, if CPUs are scarce.
+        With `niceness` the system prefers other threads, above all the event loop, if CPUs are scarce.
         """
         if not niceness:
             return ThreadPoolExecutor(count, thread_name_prefix=name)
         return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_give_way, initargs=(niceness,))
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Start a thread; the process does not wait for it at exit."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread
 
 
 def _give_way(niceness: int) -> None:
-    """Lower the priority of the calling thread, on systems with priorities per thread: Linux."""
     if sys.platform != "linux":
         return
     thread_id = threading.get_native_id()
     try:
         os.setpriority(os.PRIO_PROCESS, thread_id, os.getpriority(os.PRIO_PROCESS, thread_id) + niceness)
     except OSError:
-        pass  # forbidden by a sandbox: slower, but correct
+        pass  # a sandbox forbids it: slower, but correct

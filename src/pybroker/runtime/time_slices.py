@@ -1,7 +1,6 @@
 """Long work on the event loop, divided into slices between which other tasks run.
 
-The work is a generator that yields after each small step. A slice is as many steps as fit into its time, so that a slow
-machine yields as often as a fast one.
+The work is a generator that yields after each small step. A slice is as many steps as fit into its time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_MS = 2.0
-"""Without the step in progress."""
+"""Time of one slice, without its last step."""
 
 
 async def in_slices(steps: Generator[None, None, T], clock: Clock) -> T:

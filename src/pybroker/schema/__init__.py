@@ -1,6 +1,6 @@
-"""Schemas of topics. Start with `schema_data` (the value); `schema_registry` keeps the versions of each topic's schema
-in the metadata store, `history` those of one topic.
+"""Topic schemas. Start with `schema_data` (the value) and `schema_registry`, which stores all versions in the metadata
+store.
 
-Pure rules, without topics, versions or policies: `validation` (well-formed or not), `identity` (equality),
-`compatibility` (whether a new version is allowed).
+Pure rules: `validation` (well-formed definitions), `identity` (equality), `compatibility` (permitted new versions),
+`history` (versions of one topic).
 """

@@ -1,11 +1,10 @@
-"""Avro schemas: parser from JSON to a graph of types, with the checks of Avro's own library.
+"""Parser of Avro schemas: from JSON to a graph of types, with the checks of Avro's Java library.
 
-It replaces a library for three reasons: a hostile definition must be refused with bounded time and stack; field
-defaults are not checked here (Pulsar refuses an invalid one when a reader needs it); compatibility needs aliases, which
-libraries drop.
+It replaces a library for three reasons: hostile definitions need bounded time and stack; invalid field defaults must be
+accepted (Pulsar refuses them when a reader needs them); compatibility needs aliases, which libraries drop.
 
-Invariants of a parsed type: every reference is resolved, so the graph may have cycles; a union contains no union and no
-two branches of one name.
+Invariants of a parsed type: every reference is resolved, so the graph may have cycles. A union contains no union, and
+no two branches of the same name.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ NAMED = frozenset({"record", "enum", "fixed"})
 _ORDERS = frozenset({"ascending", "descending", "ignore"})
 _MAX_FIXED_BYTES = 2**31 - 1
 MAX_NAME_LENGTH = 1024
-"""Limit for a name with its namespace, because each reference may repeat it."""
+"""Limit of a name with its namespace, because each reference may repeat it."""
 _PLACE_HEAD = 80
 _PLACE_TAIL = 120
-"""Length of a location in errors."""
-# Keys with a defined meaning; all others are properties, which are part of the schema.
+"""Maximum length of a location in error texts."""
+# Keys that Avro defines. All other keys are properties, which are part of the schema.
 _TYPE_KEYS = frozenset(
     {"type", "name", "namespace", "doc", "aliases", "fields", "items", "values", "size", "symbols"},
 )
@@ -33,7 +32,7 @@ _FIELD_KEYS = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 
 
 class NoDefault:
-    """The default of a field without one; null is a valid default."""
+    """Marks a field without a default, as opposed to a null default."""
 
 
 NO_DEFAULT = NoDefault()
@@ -41,7 +40,7 @@ NO_DEFAULT = NoDefault()
 
 @dataclass(eq=False, slots=True)
 class AvroField:
-    """Its type is in the record's `children` at the same index."""
+    """A record field. Its type is in the record's `children` at the same index."""
 
     name: str
     default: JsonValue | NoDefault
@@ -52,16 +51,16 @@ class AvroField:
 
 @dataclass(eq=False, slots=True)
 class AvroType:
-    """Compared by identity: a named type is one object for all its references."""
+    """An Avro type. Compared by identity: all references to a named type share one object."""
 
     kind: str
-    name: str = ""  # with its namespace
+    name: str = ""
     children: list[AvroType] = field(default_factory=list)  # items, values, branches, or the types of the fields
     fields: tuple[AvroField, ...] = ()
     symbols: dict[str, None] = field(default_factory=dict)  # in order
     enum_default: str | None = None  # replaces symbols unknown to a reader
     size_bytes: int = 0
-    aliases: tuple[str, ...] = ()  # with their namespaces
+    aliases: tuple[str, ...] = ()
     properties: str = ""
 
     @property
@@ -69,7 +68,7 @@ class AvroType:
         return self.name.rpartition(".")[2]
 
     def __str__(self) -> str:
-        """Return a name for display: `int`, `record R`, `union of null, int`."""
+        """Return the display name: `int`, `record R`, `union of null, int`."""
         if self.kind == "union":
             return (
                 "union of " + ", ".join(str(branch) for branch in self.children[:8]) if self.children else "empty union"
@@ -78,7 +77,7 @@ class AvroType:
 
 
 def parse_avro(data: bytes) -> AvroType:
-    """Raise InvalidSchema."""
+    """Parse a schema. Raises InvalidSchema with the location of the first error."""
     parser = _Parser()
     root: list[AvroType] = []
     parser.attach(root, parse_json(data), "", "schema")
@@ -87,7 +86,6 @@ def parse_avro(data: bytes) -> AvroType:
 
 
 def all_types(root: AvroType) -> Iterator[AvroType]:
-    """Yield every type reachable from `root` once."""
     seen = {id(root)}
     waiting = [root]
     while waiting:
@@ -100,11 +98,11 @@ def all_types(root: AvroType) -> Iterator[AvroType]:
 
 
 class _Parser:
-    """State of one parse. Each method appends its result to the list passed to it. `where` is the location, for errors."""
+    """State of one parse. Each method appends its result to the list passed to it. `where` is the location for errors."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
-        # References to later definitions: list and index for the type, namespace, name, location.
+        # References to later definitions: the list and index to fill, namespace, name, location.
         self._open_references: list[tuple[list[AvroType], int, str, str, str]] = []
         self._unions: list[tuple[AvroType, str]] = []
 
@@ -116,7 +114,9 @@ class _Parser:
         elif isinstance(value, dict):
             self._attach_object(into, value, namespace, where)
         else:
-            raise InvalidSchema(f"{where}: a type is a string, an array or an object, not {canonical_json(value)[:40]}")
+            raise InvalidSchema(
+                f"{where}: a type must be a string, an array or an object, not {canonical_json(value)[:40]}"
+            )
 
     def finish(self) -> None:
         for into, index, namespace, name, where in self._open_references:
@@ -137,7 +137,7 @@ class _Parser:
             into.append(AvroType(name, properties=properties))
             return
         if len(name) > MAX_NAME_LENGTH:
-            raise InvalidSchema(f"{where}: a name of {len(name)} characters, the maximum is {MAX_NAME_LENGTH}")
+            raise InvalidSchema(f"{where}: a name has {len(name)} characters, the maximum is {MAX_NAME_LENGTH}")
         known = self._named.get(_in_namespace(name, namespace)) or self._named.get(name)
         if known is None:
             self._open_references.append((into, len(into), namespace, name, where))
@@ -176,7 +176,7 @@ class _Parser:
             kind,
             name,
             aliases=_aliases(value, inner_namespace, where),
-            # An enum's default is not a property; on a record the key has no defined meaning.
+            # In an enum, `default` is defined by Avro. In a record, it is a property.
             properties=_properties(value, _TYPE_KEYS | {"default"} if kind == "enum" else _TYPE_KEYS),
         )
         if kind == "enum":
@@ -187,7 +187,7 @@ class _Parser:
             avro_type.size_bytes = _size_bytes(value, where)
         known = self._named.setdefault(name, avro_type)
         if known is not avro_type:
-            # Some writers repeat a definition instead of referring to it.
+            # Some writers repeat a definition instead of its name.
             if kind == "record" or canonical_text(known) != canonical_text(avro_type):
                 raise InvalidSchema(f"{where}: {name!r} is defined twice")
             return known
@@ -198,7 +198,7 @@ class _Parser:
     def _read_fields(self, record: AvroType, value: dict[str, JsonValue], namespace: str, where: str) -> None:
         entries = value.get("fields")
         if not isinstance(entries, list):
-            raise InvalidSchema(f"{where}: record {record.name} has no array `fields`")
+            raise InvalidSchema(f"{where}: record {record.name} has no `fields` array")
         fields: dict[str, AvroField] = {}
         for entry in entries:
             if not isinstance(entry, dict):
@@ -236,8 +236,8 @@ def _properties(value: dict[str, JsonValue], reserved: frozenset[str]) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether the text has only letters of any script, as in Avro for Java, and `$`, as in generated class
-    names.
+    """Return whether the text is a name for Avro's Java library: letters of any script, digits, `_`, and `$` as in
+    generated class names.
     """
     if not text or not (text[0].isalpha() or text[0] in "_$"):
         return False
@@ -259,7 +259,7 @@ def _full_name(value: dict[str, JsonValue], namespace: str, where: str) -> str:
 def _checked_name(name: str, space: str, where: str) -> str:
     full_name = f"{space}.{name}" if space else name
     if len(full_name) > MAX_NAME_LENGTH:
-        raise InvalidSchema(f"{where}: a name of {len(full_name)} characters, the maximum is {MAX_NAME_LENGTH}")
+        raise InvalidSchema(f"{where}: a name has {len(full_name)} characters, the maximum is {MAX_NAME_LENGTH}")
     if not all(_is_name(part) for part in full_name.split(".")):
         raise InvalidSchema(f"{where}: illegal name {full_name[:80]!r}")
     if full_name in PRIMITIVES:
@@ -290,7 +290,7 @@ def _alias_list(value: dict[str, JsonValue], where: str) -> tuple[str, ...]:
 def _symbols(value: dict[str, JsonValue], where: str) -> dict[str, None]:
     symbols = value.get("symbols")
     if not isinstance(symbols, list):
-        raise InvalidSchema(f"{where}: the enum has no array `symbols`")
+        raise InvalidSchema(f"{where}: the enum has no `symbols` array")
     seen: dict[str, None] = {}
     for symbol in symbols:
         if not isinstance(symbol, str) or not _is_name(symbol):
@@ -307,7 +307,7 @@ def _symbols(value: dict[str, JsonValue], where: str) -> dict[str, None]:
 def _size_bytes(value: dict[str, JsonValue], where: str) -> int:
     size = value.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FIXED_BYTES:
-        raise InvalidSchema(f"{where}: the size of a fixed type is a whole number from 0 to {_MAX_FIXED_BYTES}")
+        raise InvalidSchema(f"{where}: the size of a fixed type must be an integer from 0 to {_MAX_FIXED_BYTES}")
     return size
 
 
@@ -319,11 +319,11 @@ def _order(entry: dict[str, JsonValue], where: str) -> str:
 
 
 def canonical_text(root: AvroType) -> str:
-    """Return a text that is the same for all definitions that Avro considers equal.
+    """Return a text that is equal for definitions that Avro considers equal.
 
     It includes names, types, ordered fields with default and sort order, symbols, sizes and properties (also logical
     types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is a number after its
-    first occurrence. The traversal has its own stack, because chains of references may exceed Python's.
+    first occurrence. Traversal uses an explicit stack, because chains of references may exceed Python's.
     """
     parts: list[str] = []
     written: dict[int, int] = {}

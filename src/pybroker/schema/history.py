@@ -1,7 +1,7 @@
-"""Schema versions of a topic since the last deletion, and a bounded cache of them.
+"""The schema versions of a topic since its last deletion, and a bounded cache of them.
 
-Pure. Versions only increase, also across deletions. The cache drops the least recently used history first, and does not
-keep one larger than the whole budget.
+Pure. Version numbers only increase, also across deletions. The cache evicts the least recently used history, and does
+not store one that exceeds its whole budget.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pybroker.schema.schema_data import SchemaData
 
 VERSION_SIZE_BYTES = 8
-_OVERHEAD_BYTES = 500  # of a topic without schemas, or of a version without its definition
+_OVERHEAD_BYTES = 500  # per topic, and per version without its definition
 
 
 def version_to_bytes(version: int) -> bytes:
-    """Encode 8 bytes, big-endian, as in messages and commands."""
+    """Encode a version as 8 bytes, big-endian, as in messages and commands."""
     return version.to_bytes(VERSION_SIZE_BYTES)
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode the first 8 bytes; negative if they are not a version."""
+    """Decode the first 8 bytes. The result is negative if they are not a version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One version; `digest` is the same for equal schemas."""
+    """One version. Equal schemas have the same `digest`."""
 
     version: int
     schema: SchemaData
@@ -49,12 +49,11 @@ class History:
 
     @property
     def latest(self) -> StoredSchema | None:
-        """Return the newest version; None if there is none or all were deleted."""
         return self.versions[-1] if self.versions else None
 
     @property
     def deleted_version(self) -> int | None:
-        """Return the version of the deletion; None once a later version exists."""
+        """Return the version number of the deletion, or None if a later version exists."""
         return self.next_version - 1 if self.next_version and not self.versions else None
 
     def version(self, version: int) -> StoredSchema | None:
@@ -69,7 +68,7 @@ class History:
         return History((*self.versions, stored), self.next_version + 1)
 
     def deleted(self) -> History:
-        """Return the history after a deletion, which uses a version number itself."""
+        """Return the history after a deletion, which has a version number itself."""
         return History((), self.next_version + 1)
 
     @property
@@ -78,7 +77,7 @@ class History:
 
 
 class HistoryCache:
-    """Histories by path, within a budget of bytes."""
+    """A cache of histories by path, limited in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

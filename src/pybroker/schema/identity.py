@@ -1,7 +1,7 @@
-"""Identity of schemas: an equal schema gets its existing version.
+"""Identity of schemas: registering an equal schema returns its existing version.
 
-Definitions of Avro-based types are equal if Avro considers them equal (see `avro.canonical_text`); for all other types
-the bytes decide. Properties never count, not even those of KEY_VALUE.
+Definitions of Avro-based types are equal if Avro considers them equal (`avro.canonical_text`), other types if their
+bytes are equal. Properties are ignored, including those of KEY_VALUE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pybroker.schema.schema_data import AVRO_DEFINED_TYPES, InvalidSchema, Schem
 
 
 def schema_digest(schema: SchemaData) -> bytes:
-    """Return 32 bytes. For a definition that does not parse, its bytes decide."""
+    """Return 32 bytes. A definition that cannot be parsed is compared by its bytes."""
     digest = hashlib.sha256(schema.type.to_bytes(1))
     content = schema.data
     if schema.type in AVRO_DEFINED_TYPES:

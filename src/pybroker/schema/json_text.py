@@ -1,7 +1,7 @@
 """Parser of untrusted JSON with limits.
 
-Returns a value or raises `InvalidSchema`, in linear time. The standard parser recurses for each level of nesting, so
-the levels are counted first.
+It returns a value or raises `InvalidSchema`, in linear time. The standard parser recurses per nesting level, so levels
+are counted first.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from pybroker.schema.schema_data import InvalidSchema
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 MAX_DEFINITION_BYTES = 1024 * 1024
-MAX_NESTING = 200  # recursion over a definition needs up to three frames per level
+MAX_NESTING = 200  # below a third of the recursion limit: a definition needs up to three frames per level
 
-# An unterminated string or comment matches up to the end, so that nothing is scanned twice.
+# Unterminated strings and comments match to the end, so that no character is scanned twice.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(data: bytes) -> JsonValue:
-    """Comments are allowed, as in Avro's own parser; constants such as NaN are not."""
+    """Parse JSON. Comments are accepted, as in Avro's parser; NaN and Infinity are not."""
     if len(data) > MAX_DEFINITION_BYTES:
-        raise InvalidSchema(f"the definition has {len(data)} bytes, the limit is {MAX_DEFINITION_BYTES}")
+        raise InvalidSchema(f"the definition has {len(data)} bytes, more than the limit of {MAX_DEFINITION_BYTES}")
     text = _without_comments(data.decode("utf-8", errors="replace"))
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InvalidSchema(f"not JSON: {error}") from None
+        raise InvalidSchema(f"the definition is not JSON: {error}") from None
     return value
 
 
 def _without_comments(text: str) -> str:
-    """Blank out comments and check the nesting depth."""
     parts: list[str] = []
     kept_to = position = depth = 0
     while (match := _TOKEN.search(text, position)) is not None:
@@ -50,7 +49,7 @@ def _without_comments(text: str) -> str:
             if token == "/*":
                 end = text.find("*/", position)
                 if end < 0:
-                    raise InvalidSchema("not JSON: a comment is not closed")
+                    raise InvalidSchema("the definition is not JSON: a comment is not closed")
                 position = end + 2
             parts.append(text[kept_to : match.start()])
             parts.append(" ")
@@ -64,5 +63,5 @@ def _refuse_constant(name: str) -> JsonValue:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Return the same text for equal values: the order of keys does not matter, `1` and `1.0` differ."""
+    """Return the same text for equal values. Key order does not matter; `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,11 +1,11 @@
 """KEY_VALUE schemas: two schemas in one definition.
 
-This module owns the layout of the data. The types and properties of both sides are in the properties of the whole.
+The layout of the definition follows. Types and properties of both sides are in the properties of the whole schema.
 
     key length (4, big-endian) | key definition | value length (4) | value definition
 
-A length of -1 means no definition, like an empty one. If the properties specify no type, the side is plain bytes.
-Only clients use the encoding (`kv.encoding.type`: INLINE or SEPARATED), which determines where a key is sent.
+Lengths -1 and 0 mean no definition. A side without a type in the properties is plain bytes. Only clients use
+`kv.encoding.type` (INLINE or SEPARATED), which determines where the key is sent.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSchema:
-    """Both sides."""
+    """The schemas of key and value."""
 
     key: SchemaData
     value: SchemaData
 
 
 def split_key_value(schema: SchemaData) -> KeyValueSchema:
-    """Raise InvalidSchema."""
+    """Decode both schemas. Raises InvalidSchema if the layout is damaged."""
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:
-        raise InvalidSchema(f"{len(rest)} bytes after the value's definition")
+        raise InvalidSchema(f"{len(rest)} unexpected bytes after the value's definition")
     return KeyValueSchema(_side(schema, "key", key), _side(schema, "value", value))
 
 
@@ -42,11 +42,13 @@ def join_key_value(key: bytes, value: bytes) -> bytes:
 
 def _take(data: bytes, side: str) -> tuple[bytes, bytes]:
     if len(data) < _LENGTH.size:
-        raise InvalidSchema(f"the definition ends before the length of its {side}")
+        raise InvalidSchema(f"the data ends before the length of the {side} definition")
     length: int = _LENGTH.unpack_from(data)[0]
     end = _LENGTH.size + max(0, length)
     if length < -1 or end > len(data):
-        raise InvalidSchema(f"the {side} claims {length} bytes, but only {len(data) - _LENGTH.size} follow")
+        raise InvalidSchema(
+            f"the {side} definition should have {length} bytes, but only {len(data) - _LENGTH.size} follow"
+        )
     return data[_LENGTH.size : end], data[end:]
 
 

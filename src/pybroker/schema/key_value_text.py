@@ -2,8 +2,8 @@
 
     {"key": <definition>, "value": <definition>}
 
-A side defined in Avro is a JSON object, a side without definition an empty string, and a nested KEY_VALUE schema
-another object of this format.
+An Avro definition is a JSON object, a missing definition an empty string, a nested KEY_VALUE schema an object of this
+format.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType
 
 
 def key_value_text(schema: SchemaData) -> str:
-    """Raise InvalidSchema."""
     return _text(_shown(schema))
 
 
 def key_value_data(text: str) -> bytes:
-    """Raise InvalidSchema."""
     given = parse_json(text.encode(errors="surrogatepass"))
     if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
         raise InvalidSchema('KEY_VALUE: expected a JSON object {"key": ..., "value": ...} with both definitions')

@@ -1,8 +1,6 @@
-"""PROTOBUF_NATIVE schemas: descriptors of Protobuf files and the topic's message type.
+"""PROTOBUF_NATIVE schemas: the topic's message type and the Protobuf files that define it, in a JSON document:
 
-This module reads the JSON document around them:
-
-    {"fileDescriptorSet": base64, "rootMessageTypeName": "package.Message", "rootFileDescriptorName": "file.proto"}
+``{"fileDescriptorSet": base64, "rootMessageTypeName": "package.Message", "rootFileDescriptorName": "file.proto"}``
 """
 
 from __future__ import annotations
@@ -19,15 +17,14 @@ from pybroker.schema.schema_data import InvalidSchema
 
 
 def root_message_name(data: bytes) -> str:
-    """Return the full name of the message type. Raise InvalidSchema unless all files are consistent."""
     return root_message(data).full_name
 
 
 def root_message(data: bytes) -> Descriptor:
-    """Return the message type, in its own pool. Raise InvalidSchema unless all files are consistent."""
+    """Return the message type, in a new descriptor pool. Raises InvalidSchema if the files are inconsistent."""
     document = parse_json(data)
     if not isinstance(document, dict):
-        raise InvalidSchema("not a JSON object")
+        raise InvalidSchema("the definition is not a JSON object")
     root_file = _text(document, "rootFileDescriptorName")
     root_name = _text(document, "rootMessageTypeName")
     files = _files(_text(document, "fileDescriptorSet"))
@@ -40,7 +37,7 @@ def root_message(data: bytes) -> Descriptor:
 def _text(document: dict[str, JsonValue], key: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
-        raise InvalidSchema(f"no text {key!r}")
+        raise InvalidSchema(f"{key!r} is missing, empty or not a string")
     return value
 
 
@@ -50,14 +47,14 @@ def _files(text: str) -> dict[str, FileDescriptorProto]:
     except (ValueError, DecodeError) as error:
         raise InvalidSchema(f"fileDescriptorSet: {error}") from None
     for file in descriptors.file:
-        # Java treats an empty syntax as absent (proto2); Protobuf for Python refuses it.
+        # Java treats an empty syntax as proto2; Python's Protobuf library refuses it.
         if not file.syntax:
             file.ClearField("syntax")
     return {file.name: file for file in descriptors.file}
 
 
 def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
-    """Add the files, imports first, so that Protobuf checks each against its imports."""
+    """Add the files in import order, so that Protobuf checks each against its imports."""
     pool = descriptor_pool.DescriptorPool()
     done: set[str] = set()
     opened: set[str] = set()
@@ -85,7 +82,7 @@ def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPo
 
 
 def _find_message(file: FileDescriptorProto, root_name: str) -> str:
-    """Return the full name for a name that is full or relative to the file's package."""
+    """Return the full name of a message. `root_name` may be relative to the file's package."""
     prefix = f"{file.package}." if file.package else ""
     level: dict[str, DescriptorProto] = {message.name: message for message in file.message_type}
     inner_name = root_name.removeprefix(prefix)

@@ -1,7 +1,6 @@
-"""Schema as submitted by clients: type, definition and properties.
+"""A schema as clients send it: type, definition and properties.
 
-Owns the type numbers of the protocol, their REST names, and the two errors with which a schema is refused. `validation`
-has the requirements of each type.
+This module also has the protocol's type numbers, their REST names, and the errors that refuse a schema.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ _MAX_REASON_CHARACTERS = 1000
 
 
 class InvalidSchema(IncompatibleSchema, http_status=422):
-    """Invalid definition for its type. Clients receive the same code as for `Incompatible`."""
+    """The definition is invalid for its type. Clients receive the same error code as for `Incompatible`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
 
 
 class Incompatible(IncompatibleSchema):
-    """Schema that is incompatible with existing ones; the text names the path, both sides and the rule."""
+    """The schema is incompatible with an existing one. The text names the location, both types and the rule."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
 
 
 def _shortened(reason: str) -> str:
-    """Shorten a reason with long quoted names; its end, which names the rule, is kept."""
+    """Shorten a reason that quotes long names. Its end is kept, because it names the rule."""
     if len(reason) <= _MAX_REASON_CHARACTERS:
         return reason
     half = _MAX_REASON_CHARACTERS // 2
@@ -64,7 +63,7 @@ class SchemaType(IntEnum):
     EXTERNAL = 22
 
 
-# The definition of a JSON or PROTOBUF schema is also an Avro schema.
+# Definitions of JSON and PROTOBUF schemas are also Avro schemas.
 AVRO_DEFINED_TYPES = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
 # These types have no definition.
 PRIMITIVE_TYPES = frozenset(
@@ -86,13 +85,13 @@ PRIMITIVE_TYPES = frozenset(
         SchemaType.LOCAL_DATE_TIME,
     }
 )
-# Clients resolve these types before they send them.
+# Clients resolve these types before sending a schema.
 _CLIENT_SIDE_NAMES = frozenset({"AUTO", "AUTO_CONSUME", "AUTO_PUBLISH"})
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaData:
-    """The properties belong to the client; only KEY_VALUE stores facts of the schema in them."""
+    """A schema. Properties are opaque to the broker, except for KEY_VALUE."""
 
     type: SchemaType
     data: bytes = b""
@@ -100,14 +99,14 @@ class SchemaData:
 
 
 def schema_type_named(name: str) -> SchemaType:
-    """Return the type for its REST name. Raise InvalidSchema if no stored schema can have it.
+    """Return the type of a REST name. Raises InvalidSchema if no stored schema can have it.
 
-    BYTES is read back as NONE: the protocol has one number for both.
+    BYTES becomes NONE: both have the same number in the protocol.
     """
     if name == "BYTES":
         return SchemaType.NONE
     if name in _CLIENT_SIDE_NAMES:
-        raise InvalidSchema(f"schema type {name} exists only in clients: use a schema type that brokers store")
+        raise InvalidSchema(f"schema type {name} exists only in clients; upload the schema that it resolves to")
     try:
         return SchemaType[name]
     except KeyError:

@@ -1,12 +1,12 @@
 """Schema registry: registration, lookup, compatibility checks and deletion. A partition has the schemas of its
 partitioned topic.
 
-Each version, also a deletion, is a separate value in the metadata store, below the topic's path, with its number as
-name. It is written once and never changed.
+Each version, including a deletion, is one immutable value in the metadata store, below the topic's path; its name is
+the version number.
 
-Invariants: a returned version is durable; versions of a topic are consecutive, and none is assigned twice under
-concurrent registration; an equal schema gets its existing version. A lock serializes changes of a topic's schemas in
-this process; against other writers, a version is only written if it does not exist.
+Invariants: a returned version is durable. Versions of a topic are consecutive and are assigned once, also under
+concurrent registration. Registering an equal schema returns its existing version. In this process a lock serializes
+changes of a topic's schemas; between brokers, a version is written only if it does not exist.
 
 The caller checks permissions and selects the compatibility strategy.
 """
@@ -36,17 +36,17 @@ from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
 from pybroker.schema.validation import validate
 
 THREAD_BYTES = 16 * 1024
-"""Larger schemas are parsed and compared in a thread, one request at a time: a megabyte takes seconds."""
+"""Larger schemas are parsed and compared in a thread, one request at a time: 1 MB can take seconds."""
 _Result = TypeVar("_Result")
 CACHE_LIMIT_BYTES = 16 * 1024 * 1024
-_WRITE_ATTEMPTS = 5  # against concurrent writers
+_WRITE_ATTEMPTS = 5  # retries after another writer's version
 
-# A consumer's schema must be able to read the newest version; under these strategies all versions.
+# Under these strategies, a consumer's schema must be able to read all versions; otherwise the newest.
 _CHECKED_AGAINST_ALL = frozenset({CompatibilityStrategy.BACKWARD_TRANSITIVE, CompatibilityStrategy.FULL_TRANSITIVE})
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
-    """Stored form of a version; with `deleted` it ends all versions before it."""
+    """The stored form of a version. With `deleted`, it deletes all earlier versions."""
 
     type: str = SchemaType.NONE.name
     timestamp_ms: int = 0
@@ -56,25 +56,23 @@ class _Document(msgspec.Struct, omit_defaults=True):
 
 
 class SchemaRegistry:
-    """Methods raise StoreError if the store fails."""
+    """The schemas of all topics. All methods raise StoreError if the metadata store fails."""
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._cache = HistoryCache(CACHE_LIMIT_BYTES)
-        # of topics with an operation in progress
+        # Locks of topics with a running operation.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writing: set[str] = set()
-        self._stale: set[str] = set()  # changed by other writers meanwhile
+        self._stale: set[str] = set()  # changed by another broker during a read
         self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
-        """of namespaces with schema requests"""
         store.watch(metadata_paths.SCHEMAS, self._changed, self._missed)
 
     # --- read --------------------------------------------------------------------------------------------------------
 
     async def history(self, topic: TopicName) -> History:
-        """Return all versions that are not deleted."""
         counters = self._counters(topic)
         with self._measured(counters.get):
             path = metadata_paths.schema(topic)
@@ -85,7 +83,6 @@ class SchemaRegistry:
             return found
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
-        """Return the version of an equal schema, or None."""
         digest = await self._in_proportion([schema], lambda: schema_digest(schema))
         found = (await self.history(topic)).with_digest(digest)
         return None if found is None else found.version
@@ -93,12 +90,12 @@ class SchemaRegistry:
     # --- check -------------------------------------------------------------------------------------------------------
 
     async def check(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Check whether `schema` could be registered now. Raise InvalidSchema or Incompatible."""
+        """Raise InvalidSchema or Incompatible if `schema` cannot be registered now."""
         await self._in_proportion([schema], lambda: validate(schema))
         await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Check whether a consumer with `schema` can read the topic. Raise InvalidSchema or Incompatible."""
+        """Raise InvalidSchema or Incompatible if a consumer with `schema` cannot read the topic."""
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
         await self._in_proportion([schema], lambda: validate(schema))
@@ -106,9 +103,9 @@ class SchemaRegistry:
         if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
             self._counters(topic).incompatible += 1
             raise Incompatible(
-                f"under {strategy} a consumer with a schema cannot subscribe to a topic that is in use without a schema"
+                f"strategy {strategy}: a consumer with a schema cannot subscribe to a topic that is in use without a schema"
                 if versions
-                else f"the topic is in use without a schema, so messages need not fit the {schema.type.name} schema"
+                else f"the topic is in use without a schema, so its messages may not match the {schema.type.name} schema"
             )
         if strategy in _CHECKED_AGAINST_ALL:
             await self._check(topic, strategy, versions, schema)
@@ -130,7 +127,7 @@ class SchemaRegistry:
         counters.compatible += 1
 
     async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
-        """Call `act`, which processes `schemas`; in a thread if they are large."""
+        """Call `act`, in a thread if `schemas` are large."""
         if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
             return act()
         async with self._large:
@@ -139,12 +136,12 @@ class SchemaRegistry:
     # --- change ------------------------------------------------------------------------------------------------------
 
     async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
-        """Return the version of `schema`, registering it if needed. Raise InvalidSchema or Incompatible."""
+        """Return the version of `schema`, and register it if it is new. Raises InvalidSchema or Incompatible."""
         digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
         path = metadata_paths.schema(topic)
         known = self._cache.get(path)
         if known is not None and (found := known.with_digest(digest)) is not None:
-            return found.version  # the usual case: a client that reconnects
+            return found.version  # the usual case: a client reconnects
         counters = self._counters(topic)
         with self._measured(counters.put):
             async with self._lock(path):
@@ -159,10 +156,10 @@ class SchemaRegistry:
                         self._keep(path, history.added(added))
                         logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
                         return added.version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests, try again")
+        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
 
     async def delete(self, topic: TopicName) -> int:
-        """Delete all versions. Return the version of the deletion itself."""
+        """Delete all versions. Return the version number of the deletion."""
         counters, path = self._counters(topic), metadata_paths.schema(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
@@ -173,10 +170,12 @@ class SchemaRegistry:
                         self._keep(path, history.deleted())
                         logs.info("schema.deleted", topic=topic, version=history.next_version)
                         return history.next_version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests, try again")
+        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
 
     async def drop(self, topic: TopicName) -> None:
-        """Remove all versions of a deleted topic. A partition's schemas belong to its partitioned topic and stay."""
+        """Remove the schemas of a deleted topic. For a partition, do nothing: its schemas belong to the partitioned
+        topic.
+        """
         if topic.partition_index >= 0:
             return
         counters, path = self._counters(topic), metadata_paths.schema(topic)
@@ -187,7 +186,7 @@ class SchemaRegistry:
                     logs.info("schema.dropped", topic=topic)
 
     async def drop_namespace(self, namespace: NamespaceName) -> None:
-        """Remove all versions in a deleted namespace, in which no registration can happen any more."""
+        """Remove all schemas of a deleted namespace. The caller must have stopped registrations."""
         path = metadata_paths.schemas(namespace)
         await self._store.delete_tree(path)
         self._cache.drop_below(path)
@@ -199,7 +198,9 @@ class SchemaRegistry:
         return self._locks.setdefault(path, asyncio.Lock())
 
     async def _history(self, path: str) -> History:
-        """The caller must hold the lock, or the cache could keep an outdated history."""
+        """Return the history of `path`. The caller has the topic's lock; otherwise the cache could store an outdated
+        history.
+        """
         found = self._cache.get(path)
         if found is not None:
             return found
@@ -217,7 +218,6 @@ class SchemaRegistry:
         return history
 
     async def _append(self, path: str, version: int, document: _Document) -> bool:
-        """Return False if another writer has stored that number."""
         written = metadata_paths.schema_version(path, version)
         self._writing.add(written)
         try:
@@ -230,14 +230,14 @@ class SchemaRegistry:
         return True
 
     def _keep(self, path: str, history: History) -> None:
-        """Cache a history read or written under the lock, unless other writers changed it since."""
+        """Cache a history read or written under the lock, unless another broker changed it meanwhile."""
         if path in self._stale:
             self._stale.discard(path)
         else:
             self._cache.put(path, history)
 
     def _changed(self, path: str) -> None:
-        """Handle a change by another broker, or a deletion of all versions."""
+        """Invalidate the cached history after a change by another broker or a deletion."""
         if path in self._writing:
             return
         parent = path.rpartition("/")[0]
@@ -260,7 +260,7 @@ class SchemaRegistry:
 
     @contextmanager
     def _measured(self, operation: OperationCounters) -> Iterator[None]:
-        """Measure an operation. A refused schema is not a failure."""
+        """Measure an operation. A refused schema does not count as a failure."""
         started_ms = self._clock.monotonic_ms()
         try:
             yield
@@ -271,7 +271,6 @@ class SchemaRegistry:
 
 
 def _validated_digest(schema: SchemaData) -> bytes:
-    """Raise InvalidSchema."""
     validate(schema)
     return schema_digest(schema)
 

@@ -1,4 +1,4 @@
-"""Requirements of each schema type on its definition, checked in time linear in its size."""
+"""The requirements of each schema type on its definition, checked in linear time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_KEY_VALUE_NESTING = 8
 
 
 def validate(schema: SchemaData) -> None:
-    """Raise InvalidSchema with the reason."""
+    """Raise InvalidSchema, with the reason, if the definition does not fit its type."""
     _validate(schema, 0)
 
 
@@ -25,9 +25,9 @@ def _validate(schema: SchemaData, nesting: int) -> None:
 def _validate_definition(schema: SchemaData, nesting: int) -> None:
     if schema.type in AVRO_DEFINED_TYPES:
         root = parse_avro(schema.data)
-        # Pulsar refuses this for AVRO only.
+        # As in Pulsar, only for AVRO.
         if schema.type is SchemaType.AVRO and root.kind == "union":
-            raise InvalidSchema("a union at the top is not supported")
+            raise InvalidSchema("the root type must not be a union")
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
         root_message_name(schema.data)
     elif schema.type is SchemaType.KEY_VALUE:
@@ -37,13 +37,11 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
         _validate(sides.key, nesting + 1)
         _validate(sides.value, nesting + 1)
     elif schema.type in PRIMITIVE_TYPES and schema.data and not _is_pythons_string(schema):
-        raise InvalidSchema(
-            f"the type is complete by its name, its definition has {len(schema.data)} bytes instead of none"
-        )
+        raise InvalidSchema(f"the type needs no definition, but the definition has {len(schema.data)} bytes")
     elif schema.type is SchemaType.AUTO_CONSUME:
-        raise InvalidSchema("the type exists only in clients: use a schema type that brokers store")
+        raise InvalidSchema("the type exists only in clients; send the schema that it resolves to")
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:
-    """Accept a JSON null, which the Python client's STRING schema has as definition."""
+    """Return whether it is the Python client's STRING schema, whose definition is a JSON null."""
     return schema.type is SchemaType.STRING and schema.data == b"null"

@@ -1,3 +1,3 @@
-"""The server of the binary protocol: connections and commands. Start with `connection.py` and `command_table.py`;
-`handlers/` has one function for each command.
+"""Server of Pulsar's binary protocol. Start with `connection.py` and `command_table.py`; `handlers/` has one function
+per command.
 """

@@ -1,7 +1,7 @@
-"""Which handler serves which command, and whether it runs at once or as a task.
+"""The handler of each command type.
 
-Inline handlers keep the order of a client's commands. Tasks may wait for storage and answer in any order, because
-requests have ids.
+An inline handler runs while the command is decoded and keeps the order of a client's commands. A task may wait for
+storage; its response can overtake others, because requests have ids.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def command_table() -> CommandTable:
 
 
 def _on_account(task: Callable[[Connection, pb.BaseCommand], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Wrap a task so that shared queues count it for its connection's holder."""
+    """Wrap a handler so that fair queues count its waiting time against the connection's role."""
 
     async def run(connection: Connection, command: pb.BaseCommand) -> None:
         ASKING.set(connection.context.holder(connection))

@@ -1,7 +1,7 @@
-"""One client's connection: receives bytes, calls producers and consumers, and sends replies.
+"""One client connection: receives bytes, calls producers and consumers, and sends replies.
 
-A fault boundary: an error ends at most this connection, is answered, and is logged once. Back-pressure pauses reading
-(`read_pauses.py`).
+The connection is a fault boundary: an error closes at most this connection, is answered, and is logged once.
+Back-pressure pauses reading (`read_pauses.py`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
-    """Owned by the listener's context from `connection_made` to `connection_lost`.
+    """The asyncio protocol of one client. The server context owns it from `connection_made` to `connection_lost`.
 
-    Invariants: `_pending_publishes` sends were handed to topics and not answered yet. Events behind a message that
-    waits for a publish limit, or behind ids that are being processed, are in `_deferred`, in order; nothing overtakes
-    them.
+    Invariants: `_pending_publishes` counts sends that topics have received and not answered. While a message waits for
+    a publish limit, or a long id list is processed, all later events are queued in `_deferred`, in order.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -58,14 +57,14 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.address = ""
         self.host = ""
         self.opened_s = context.now_s()
-        self.early_pings = 0  # before CONNECT
+        self.early_pings = 0  # PINGs before CONNECT
         self.client_version = ""
         self.role = None
         self.features = pb.FeatureFlags()
         self.is_challenged = False
         self.is_renewing = False
         self.certificate: PeerCertificate | None = None
-        self.producers: dict[int, OpenProducer | None] = {}  # None: being set up, or waiting
+        self.producers: dict[int, OpenProducer | None] = {}  # None during setup
         self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access
         self.consumers: dict[int, Consumer | None] = {}
         self.producer_set_ups = PendingSetups(self.producers)
@@ -73,22 +72,22 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
-        self.list_turn = asyncio.Lock()  # held while a list of topics is built
+        self.list_turn = asyncio.Lock()  # locked while a topic list is built
         self.close_reason = ""
-        # Log once: the client repeats refused requests until there is disk space.
+        # Log once: a client repeats refused sends until there is disk space.
         self._has_met_full_disk = False
-        self._requests = 0  # weight of pending requests
+        self._requests = 0  # weight of running requests
         self._decoder = Decoder()
         self._closed_producers = RecentIds()
         self._pending_publishes = 0
-        self._not_stored_in_turn = 0  # in this iteration, for non-persistent topics
+        self._not_stored_in_turn = 0  # non-persistent messages of this event loop iteration
         self._deferred: list[Event] = []
-        self._held_by: WaitingPublishers | None = None  # the queue of the first deferred event
-        self._held_producer: OpenProducer | None = None  # of that event
-        self._many_ids: Iterator[Slice] | None = None  # processed before `_deferred`
+        self._held_by: WaitingPublishers | None = None  # queue of the first deferred event
+        self._held_producer: OpenProducer | None = None  # producer of the first deferred event
+        self._many_ids: Iterator[Slice] | None = None  # id list in process; precedes `_deferred`
         self._is_watched = False  # unsent data exceeds WATCHED_BYTES
         self.is_writable = True  # the client reads
-        self._alive_waiters, self.room_waiters = _Waiters(), _Waiters()  # until the client sends, or reads
+        self._alive_waiters, self.room_waiters = _Waiters(), _Waiters()  # for received data; for free outbox space
         self._transport: asyncio.Transport
         self._outbox: Outbox
         self._pauses: ReadPauses
@@ -112,7 +111,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._alive_waiters.wake()
         self._deferred.clear()
         self._many_ids = None
-        self._decoder.release()  # Now: the garbage collector may take hours.
+        self._decoder.release()  # Explicit: the garbage collector may run hours later.
         self.context.frames.count(self, self._decoder)
         if self._held_by is not None:
             self._held_by.leave(self)
@@ -143,20 +142,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._alive_waiters:
             self._alive_waiters.wake()
         decoder = self._decoder
-        if decoder.is_in_large_frame:
+        if decoder.missing_bytes:
             self._take(lambda: decoder.own_buffer_filled(size_bytes))
         else:
             data = bytes(self.context.receive_buffer[:size_bytes])
             self._take(lambda: decoder.feed(data))
-        if decoder.is_in_large_frame or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
+        if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
             self.context.frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
-            # libuv would read up to 32 buffers of this socket before it serves other sockets and the journal.
+            # Yield: libuv would read up to 32 buffers from this socket before it serves others.
             self._pauses.add(read_pauses.BUDGET)
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Decode waiting data in the next iteration; resume reading when none is left."""
+        """Decode buffered data, one budget per iteration. Resume reading when the buffer is empty."""
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self._take(lambda: self._decoder.feed(b""))
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
@@ -165,7 +164,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._pauses.remove(read_pauses.BUDGET)
 
     def _take(self, decode: Callable[[], list[Event]]) -> None:
-        """Decode and process events. The fault boundary of everything that a client sends."""
+        """Decode and process events. This is the fault boundary for all client input."""
         try:
             events = iter(decode())
             if self._deferred or self._many_ids is not None:
@@ -208,7 +207,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close(f"protocol violation: {violation}")
 
     def refused(self, command: str, failure: Exception, topic: str = "", count: int = 1) -> None:
-        """Count and log refused commands. The caller sends the answer."""
+        """Count and log refused commands. The caller sends the response."""
         reason = f"{failure} ({failure.__cause__})" if failure.__cause__ is not None else str(failure)
         self.context.refused(self, command, type(failure).__name__, reason, topic, count)
 
@@ -234,7 +233,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _report_unsent(self) -> None:
         if self not in self.context.connections:
-            return  # it has ended
+            return  # aborted above
         if not self.context.report_unsent(self, self._outbox.size_bytes) and self.is_writable:
             self.context.stalled(self)
             self._set_writable(False)
@@ -265,24 +264,22 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         (self._pauses.add if is_held else self._pauses.remove)(read_pauses.PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
-        """Read nothing more, because the broker is stopping."""
         self._pauses.add(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
-        """Write queued data, then close."""
         if self.session.state is SessionState.CLOSED:
             return
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = reason
         self._outbox.flush()
         self._transport.close()
-        # A client that does not read must not keep its producers attached. Deferred, because the caller may use them.
+        # Detach even if the client never reads. Deferred, because the caller may still use the producers and consumers.
         self.context.loop.call_soon(self._detach_all)
 
     def abort(self, reason: str) -> None:
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = self.close_reason or reason
-        self._detach_all()  # Not in `connection_lost`, one iteration later: other clients wait for it.
+        self._detach_all()  # Now, not in `connection_lost`: other clients may wait for this.
         self._transport.abort()
 
     # --- hot commands ------------------------------------------------------------------------------------------------
@@ -296,7 +293,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         opened = self.producers.get(run.producer_id)
         if opened is None:
             if run.producer_id in self._closed_producers:
-                return  # Sent before the client received CLOSE_PRODUCER; it sends them again.
+                return  # The client sent this before it received CLOSE_PRODUCER, and will send it again.
             raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
         topic = opened.topic
         throttle = topic.publish_throttle
@@ -312,7 +309,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
-        """Stop reading until the rest of `run` may be published, and return the part that may be published now."""
+        """Defer the messages of `run` behind the first `passing`, stop reading, and return the first `passing`
+        messages.
+        """
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
         self._pauses.add(read_pauses.PUBLISH_RATE)
         self._held_by, self._held_producer = throttle.wait(self), opened
@@ -330,7 +329,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._take(lambda: events)
 
     def _published(self, count: int, size_bytes: int) -> None:
-        """Release the capacity of `count` answered sends."""
         self._pending_publishes -= count
         if (
             self._pauses.reasons & read_pauses.PENDING_PUBLISHES
@@ -351,11 +349,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if consumer is not None:
             consumer.subscription.acknowledge(consumer, ack)
         elif ack.request_id >= 0:
-            # The broker closed the consumer while the ACK was in flight.
+            # The broker closed the consumer while the ACK was in transit.
             self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
 
     def _begin_many_ids(self, ids: ManyIds) -> None:
-        """Process the ids in slices, one per iteration; later commands of this client wait."""
+        """Process a long id list in slices, one per event loop iteration. Later commands of the client are deferred."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
         self._pauses.add(read_pauses.MANY_IDS)
@@ -386,7 +384,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             positions = [from_wire(ledger_id, entry_id) for ledger_id, entry_id in asked.positions]
             consumer.subscription.redeliver(consumer, positions or None, asked.epoch)
             if consumer.subscription.type_name in ("Exclusive", "Failover"):
-                self._many_ids = iter(())  # all messages are redelivered: once is enough
+                self._many_ids = iter(())  # One REDELIVER returns all messages; skip the other slices.
 
     # --- all other commands ------------------------------------------------------------------------------------------
 
@@ -411,13 +409,15 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             error, topic = self.answerable(failure), handler.topic(command)
             self.send_error(type_name(command), handler.request_id(command), error, topic)
         finally:
-            # Here and not when TaskOwner removes the task, one iteration later: nothing would remove the pause then.
+            # Not when TaskOwner removes the task, one iteration later: then no event would remove the pause.
             self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
                 self._pauses.remove(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """Return the error for the client. Log unexpected exceptions once, and only the first of a full disk."""
+        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged; a full disk
+        once.
+        """
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
@@ -431,22 +431,22 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         return UnknownError(f"internal error: {type(failure).__name__}")
 
     def send(self, data: bytes) -> None:
-        """Queue one encoded frame."""
         if self.session.state is not SessionState.CLOSED:
             self._outbox.add(data)
             if self._is_watched and len(data) >= JOIN_BELOW_BYTES:
                 self._report_unsent()
-            # A client that does not read is still read from, to notice its disconnect; but answers to it take memory.
+            # Reading continues while the client does not read, to detect its disconnect. Its unread responses are
+            # limited.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
                 self._pauses.add(read_pauses.OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
-        """Forget a producer that the broker closed: its sends in flight are dropped without an answer."""
+        """Remove a producer that the broker closed. Its messages in transit are dropped without a response."""
         if self.producers.pop(producer_id, None) is not None:
             self._closed_producers.add(producer_id)
 
     def tell_ready(self, opened: OpenProducer) -> None:
-        """Accept messages of an attached producer."""
+        """Accept messages of an attached producer, and send PRODUCER_SUCCESS."""
         producer = opened.producer
         self.producers[producer.producer_id] = opened
         self._closed_producers.discard(producer.producer_id)  # the client has reused the id
@@ -465,7 +465,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def admit_not_stored(self, count: int) -> int:
         if not self._not_stored_in_turn:
             self.context.loop.call_soon(self._turn_ended)
-        # As Pulsar counts: one more than the limit may be in flight.
+        # Pulsar's limit also admits one message more than configured.
         taken = max(0, min(count, self.context.max_not_stored_at_once + 1 - self._not_stored_in_turn))
         self._not_stored_in_turn += count
         return taken
@@ -527,7 +527,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.send_error("PRODUCER", waiting.producer.request_id, refusal, str(waiting.topic.name))
 
     def producer_fenced(self, producer_id: int) -> None:
-        # Not added to the recently closed producers, so its messages in flight end the connection.
+        # Not a recently closed producer: messages in transit from it must end the connection.
         self.producers.pop(producer_id, None)
 
     def close_consumer(self, consumer_id: int) -> None:
@@ -548,7 +548,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             return False
         timeout_ms = self.context.liveness_timeout_ms
         if timeout_ms <= 0 or self._pauses.reasons & read_pauses.WAITS:
-            return True  # the answer would wait behind messages or requests
+            return True  # a PONG would wait behind paused input
         self.send(replies.PING)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -561,23 +561,23 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """Allow frames as long as messages, because the client is authenticated."""
+        """Raise the frame size limit to that of messages, after authentication."""
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )
 
     def keep_alive_tick(self) -> None:
         if not self.is_writable or self._pauses.reasons & read_pauses.WAITS:
-            return  # Nothing is read from it, so nothing is heard. The listener closes stalled connections.
+            return  # Reading is paused, so silence proves nothing. `close_stalled` handles this connection.
         action = self.session.tick()
         if action is KeepAlive.PING:
             self.send(replies.PING)
         elif action is KeepAlive.CLOSE:
-            self.abort("keep-alive: nothing heard")
+            self.abort("keep-alive: no data from the client within two keepAliveIntervalSeconds")
 
 
 class _Waiters:
-    """Tasks that wait until something happens to a connection."""
+    """Tasks that wait for an event of the connection."""
 
     __slots__ = ("_events",)
 

@@ -1,7 +1,7 @@
-"""Memory of incomplete frames: counted in the broker's memory budget.
+"""Memory of incomplete frames, counted in the broker's memory budget.
 
-Unauthenticated connections have one common limit. Above it, the broker closes the one whose frame has been incomplete
-for the longest time. A CONNECT that arrives in one piece holds no memory.
+Unauthenticated connections share one limit, maxFrameBytesBeforeConnect. Above it, the broker closes the connection
+whose frame has been incomplete for the longest time. A CONNECT that arrives in one read uses no counted memory.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 
 
 class FrameSender(Protocol):
-    """A connection."""
+    """A connection that sends frames."""
 
     session: Session
 
     def abort(self, reason: str) -> None:
-        """Drop the connection."""
+        """Close the connection without writing queued data."""
 
 
 C = TypeVar("C", bound=FrameSender)
 
 
 class FrameMemory(Generic[C]):
-    """Owned by the server's context. Invariant: the memory part `frames` counts exactly the memory that connections
-    hold.
-    """
+    """Owned by the server context. Invariant: the memory part `frames` is the sum of all counted connections."""
 
     def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:
         self._memory = memory
@@ -41,17 +39,17 @@ class FrameMemory(Generic[C]):
         self._stats = stats
         self._unauthenticated_limit_bytes = min(config.max_frame_bytes_before_connect, memory.frames.floor_bytes)
         self._counted: dict[C, int] = {}
-        self._held_by: dict[C, int] = {}  # unauthenticated; the longest incomplete first
+        self._held_by: dict[C, int] = {}  # unauthenticated, longest incomplete first
         self._unauthenticated_bytes = 0
 
     def __contains__(self, connection: C) -> bool:
         return connection in self._counted
 
     def count(self, connection: C, decoder: Decoder) -> None:
-        """Update the count: the memory of a large incomplete frame, and before CONNECT of any incomplete frame."""
+        """Update the memory of an incomplete frame. After CONNECT, only large frames are counted."""
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self._counted.pop(connection, 0)
-        now_bytes = 0 if is_connected and not decoder.is_in_large_frame else decoder.held_bytes
+        now_bytes = 0 if is_connected and not decoder.missing_bytes else decoder.held_bytes
         if now_bytes:
             self._counted[connection] = now_bytes
         if now_bytes != before_bytes:
@@ -70,4 +68,4 @@ class FrameMemory(Generic[C]):
             self._unauthenticated_bytes -= self._held_by.pop(longest)
             self._stats.connections_displaced += 1
             self._unauthenticated.leave(longest)
-            longest.abort("makes way for others: it has not said CONNECT (maxFrameBytesBeforeConnect)")
+            longest.abort("displaced by a newer unauthenticated connection (maxFrameBytesBeforeConnect)")

@@ -1,4 +1,4 @@
-"""How one command is served: at once, or as a task that may wait."""
+"""The handler of one command: a function that runs inline or as a task."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
 C = TypeVar("C")
-"""The connection's type."""
+"""Connection type."""
 
 
 def type_name(command: pb.BaseCommand) -> str:
-    """Return the type's name in the protocol; for a response, the name of its request."""
+    """Return the command type's protocol name, without `_REQUEST` or `_RESPONSE`."""
     return pb.BaseCommand.Type.Name(command.type).removesuffix("_RESPONSE").removesuffix("_REQUEST")
 
 
 class Handler(Generic[C]):
-    """`field` is the name of the command's message in BaseCommand."""
+    """A function and the name of its command's field in BaseCommand."""
 
     __slots__ = ("field", "is_inline", "name", "run", "run_inline")
 
@@ -39,7 +39,6 @@ class Handler(Generic[C]):
             self.run = task
 
     def topic(self, command: pb.BaseCommand) -> str:
-        """Return the topic as the client wrote it; empty without one."""
         return str(getattr(getattr(command, self.field), "topic", ""))
 
     def request_id(self, command: pb.BaseCommand) -> int:
@@ -51,5 +50,7 @@ WEIGHED_REQUEST_BYTES = 4096
 
 
 def weight_of(command: pb.BaseCommand) -> int:
-    """Return one plus one for each 4 KiB, because waiting commands use memory."""
+    """Return the request's weight against maxConcurrentRequestsPerConnection: 1 plus 1 per 4 KiB, because waiting
+    requests use memory.
+    """
     return 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES

@@ -1,4 +1,4 @@
-"""Binds the binary protocol's ports, accepts connections, and closes those that stall."""
+"""The ports of the binary protocol: binds them, accepts connections, and closes stalled connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Listener:
         self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind without serving. Raises CannotListen with all ports that cannot be bound."""
+        """Bind the ports without accepting connections. Raises CannotListen with every port that could not be bound."""
         problems: list[str] = []
         if port is not None:
             try:
@@ -37,7 +37,7 @@ class Listener:
             except OSError as error:
                 problems += CannotListen.on(host, port, "brokerServicePort", error).problems
         if port_tls is not None:
-            assert tls is not None, "a TLS port without a TLS context"
+            assert tls is not None, "port_tls requires a TLS context"
             try:
                 self.port_tls = self._bind_one(host, port_tls, tls)
             except OSError as error:
@@ -57,9 +57,9 @@ class Listener:
             await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
 
     async def watch(self) -> None:
-        """Until cancelled, send keep-alive pings and close stalled and unauthenticated connections."""
+        """Send keep-alive pings, and close stalled and late unauthenticated connections, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_unauthenticated(), name="strangers")
+            group.create_task(self._watch_unauthenticated(), name="unauthenticated")
             group.create_task(self._keep_alive(), name="keep-alive")
 
     async def _watch_unauthenticated(self) -> None:
@@ -68,7 +68,6 @@ class Listener:
             self.context.close_unauthenticated()
 
     async def _keep_alive(self) -> None:
-        """Spread over the interval."""
         interval_s = self.context.runtime.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
@@ -80,10 +79,10 @@ class Listener:
             self.context.close_stalled(2 * interval_s)
 
     def stop_reading(self) -> None:
-        """Refuse new connections, and read nothing more from existing ones. Received commands are still answered.
+        """Refuse new connections and stop reading existing ones. Received commands are still answered.
 
-        Otherwise clients would recreate closed producers and consumers at once, and thousands of refusals take longer
-        than closing the topics.
+        Otherwise clients would immediately recreate closed producers and consumers, and thousands of refusals take
+        longer than closing the topics.
         """
         self._close_ports()
         self.context.is_stopping = True
@@ -91,7 +90,7 @@ class Listener:
             connection.hold_for_stop()
 
     async def close(self) -> None:
-        """Close all connections after writing their queued data."""
+        """Close all connections after their queued data is written."""
         self.stop_reading()
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
@@ -99,7 +98,7 @@ class Listener:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self.context.all_closed.wait()
         except TimeoutError:
-            self.abort()  # a client that does not read must not delay the stop
+            self.abort()  # clients that do not read must not delay the stop
             await self.context.all_closed.wait()
 
     def _close_ports(self) -> None:

@@ -1,4 +1,4 @@
-"""A producer of a connection, with its topic."""
+"""A connection's producers, and the ids of those that the broker closed recently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenProducer:
-    """Owned by its connection."""
+    """A producer and its topic. Owned by its connection."""
 
     __slots__ = ("producer", "topic")
 
@@ -25,7 +25,7 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Return the message of this producer that waits in the queue of `limit`, None without a limit."""
+        """Return this producer's message that waits in `limit`'s queue, or None."""
         if limit is None:
             return None
         rate = limit.rate if isinstance(limit, PublishRateLimit) else None
@@ -37,7 +37,7 @@ class OpenProducer:
 
 
 class RecentIds:
-    """The latest producers that the broker closed. Their clients' messages in flight are dropped."""
+    """Ids of producers that the broker closed most recently. Messages in transit from them are dropped."""
 
     MAX = 1000
 
@@ -57,7 +57,6 @@ class RecentIds:
 
 
 def producer_success(request_id: int, opened: OpenProducer) -> bytes:
-    """Return the PRODUCER_SUCCESS frame."""
     producer = opened.producer
     reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
     success = reply.producer_success

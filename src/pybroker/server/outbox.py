@@ -1,7 +1,7 @@
-"""Unsent data of one connection: one write per event loop iteration.
+"""Unsent data of one connection, written once per event loop iteration.
 
-Small parts are joined, because a system call or a buffer object for each costs more than the copy; parts from 16 KiB on
-are passed as they are.
+Parts below 16 KiB are joined, because a copy costs less than a buffer object or system call each. Larger parts are not
+copied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Outbox:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the peer has not read yet."""
+        """Return the bytes that the transport has not sent."""
         return self._size_bytes + self._transport.get_write_buffer_size()
 
     def add(self, data: bytes) -> None:
@@ -36,9 +36,7 @@ class Outbox:
         self._size_bytes += len(data)
 
     def add_parts(self, parts: list[bytes], size_bytes: int, largest_bytes: int) -> None:
-        """Write `parts` in order; at once above FLUSH_NOW_BYTES, so that backpressure takes effect within the
-        iteration.
-        """
+        """Queue `parts`. Above FLUSH_NOW_BYTES, write immediately so that back-pressure acts within this iteration."""
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts += parts
@@ -64,7 +62,6 @@ class Outbox:
 
 
 def _joined(parts: list[bytes]) -> list[bytes]:
-    """Join neighbours below `JOIN_BELOW_BYTES`."""
     out: list[bytes] = []
     small: list[bytes] = []
     for part in parts:

@@ -1,8 +1,9 @@
-"""Limits outbound buffers: which connections receive messages while their clients have not read earlier ones.
+"""Broker-wide limits of outbound buffers: which connections may receive more messages while their clients have unread
+data.
 
-Pure. Below 50 % of the total, each connection may use its full per-connection limit. Above 50 %, connections over their
-fair share pause. At 100 %, all connections with unsent data pause. A connection without unsent data never pauses, so
-clients that do not read stop no others. A paused connection resumes when its client has read nearly everything.
+Below 50 % of the total, each connection may use its full per-connection limit. Above 50 %, connections over their fair
+share pause. At 100 %, all connections with unsent data pause. A connection without unsent data never pauses. A paused
+connection resumes when its client has read nearly everything.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 from pybroker.memory.memory_budget import Part, Settled
 
 WATCHED_BYTES = 128 * 1024
-"""A connection with less unsent data is not counted."""
+"""Connections with less unsent data are not counted."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -32,7 +33,9 @@ class OutboxShares(Generic[K]):
         return len(self._unsent)
 
     def report(self, connection: K, unsent_bytes: int) -> bool:
-        """Set the unsent bytes of `connection`, 0 below WATCHED_BYTES. Return whether it may receive more now."""
+        """Set the unsent bytes of `connection`; below WATCHED_BYTES they count as 0. Return whether it may receive more
+        now.
+        """
         before = self._unsent.pop(connection, 0)
         if unsent_bytes:
             self._unsent[connection] = unsent_bytes

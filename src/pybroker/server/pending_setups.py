@@ -1,8 +1,8 @@
-"""Producers or consumers of a connection that are being set up: one request for each id at a time.
+"""Setup of producers and consumers: one request per id at a time.
 
-A client may close a producer during its setup and reuse the id. The second request waits until the first has ended;
-otherwise one of the two could stay attached to its topic unnoticed. `maxConcurrentRequestsPerConnection` limits the
-waiters.
+A client may close a producer during its setup and reuse the id. The second request waits for the first; otherwise both
+producers could be attached to the topic while the connection knows only one. `maxConcurrentRequestsPerConnection`
+limits the waiting requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Attached(Protocol):
     """A producer or consumer."""
 
     def detach(self) -> None:
-        """Detach it."""
+        """Detach it from its topic."""
 
 
 T = TypeVar("T", bound=Attached)
 
 
 class PendingSetups(Generic[T]):
-    """Owned by a connection. `held` has its producers or consumers by id; None while one is being set up."""
+    """Setup locks of a connection. `held` maps ids to producers or consumers, with None during setup."""
 
     def __init__(self, held: dict[int, T | None]) -> None:
         self._held = held
@@ -35,8 +35,8 @@ class PendingSetups(Generic[T]):
         return self._locks.held(used_id)
 
     async def set_up(self, used_id: int, attaching: Awaitable[T]) -> T | None:
-        """Under the lock of `used_id`, return the attached object. Detach it and return None if it was closed, or the
-        connection lost, meanwhile.
+        """Await `attaching` and return its result. The caller has the lock of `used_id`. If the id was closed or the
+        connection lost meanwhile, detach the result and return None.
         """
         assert self._locks.is_held(used_id)
         self._held[used_id] = None

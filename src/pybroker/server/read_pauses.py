@@ -1,17 +1,17 @@
-"""Reasons to pause reading from a connection, each a bit: reading resumes when none is set."""
+"""Reasons to pause reading from a connection, as a bit set. Reading resumes when no bit is set."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-# Plain integers: operators of an enum would be too slow here.
-BUDGET = 1  # the connection has used its share of this event loop iteration
+# Integers, because enum operators are too slow on this path.
+BUDGET = 1  # used its share of this event loop iteration
 PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 OUTBOUND = 8  # the client does not read
 REQUESTS = 16  # maxConcurrentRequestsPerConnection
 PUBLISH_RATE = 32  # a message waits for a publish rate
-MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids
+MANY_IDS = 64  # processes a long id list of an ACK or REDELIVER
 STOP = 128  # the broker is stopping
 IN_WORDS = {
     PENDING_PUBLISHES: "the connection has reached its limit of unanswered messages (maxPendingPublishRequestsPerConnection)",
@@ -21,7 +21,7 @@ IN_WORDS = {
     PUBLISH_RATE: "the client exceeds a publish rate",
     STOP: "the broker is stopping",
 }
-WAITS = REQUESTS | PUBLISH_RATE  # may last longer than the liveness timeout of a PING
+WAITS = REQUESTS | PUBLISH_RATE  # these can last longer than the timeout of a liveness PING
 
 
 class Readable(Protocol):
@@ -56,5 +56,5 @@ class ReadPauses:
 
     @property
     def in_words(self) -> str | None:
-        """The first reason that a user can act on; None without one."""
+        """The first reason that a user can act on, or None."""
         return next((words for reason, words in IN_WORDS.items() if self.reasons & reason), None)

@@ -1,7 +1,7 @@
-"""The shared state and limits of all connections of the binary protocol.
+"""State and limits that all connections of the binary protocol share.
 
-Invariants: `connections` are those between `connection_made` and `connection_lost`. The receive buffer is used inside
-one `buffer_updated` at a time, so all connections of the event loop share it.
+Invariants: `connections` contains the connections between `connection_made` and `connection_lost`. They share one
+receive buffer, because it is only used within one `buffer_updated` call.
 """
 
 from __future__ import annotations
@@ -47,29 +47,27 @@ class ServerContext:
         self.max_not_stored_at_once = config.max_concurrent_non_persistent_message_per_connection
         self.max_concurrent_requests = config.max_concurrent_requests_per_connection
         self.liveness_timeout_ms = config.connection_liveness_check_timeout_millis
-        self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive
+        self.connections: dict[Connection, float] = {}  # value: when its next keep-alive is due
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_stopping = False
-        self._held_publishers: dict[Connection, None] = {}  # paused until half of the unanswered sends are answered
+        self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
         )
-        """Connections before CONNECT."""
         self.frames: FrameMemory[Connection] = FrameMemory(
             self.memory, self.unauthenticated, self.runtime.stats, config
         )
         self.connect_timeout_s = config.connect_command_timeout_ms / 1000
         self.max_pings_before_connect = config.max_pings_before_connect
         self._by_host: Counter[str] = Counter()
-        self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and unsent bytes at that time
+        self._stalled: dict[Connection, tuple[float, int]] = {}  # start in monotonic seconds, unsent bytes then
 
     def now_s(self) -> float:
-        """Return monotonic seconds."""
         return self.runtime.peer_clock.monotonic_ms() / 1000
 
     def holder(self, connection: Connection) -> Holder:
-        """Return the holder in shared resources: the role, or without a role the connection."""
+        """Return the owner for fair queues: the role, or the connection if it has no role."""
         return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -92,10 +90,9 @@ class ServerContext:
         if displaced is not None:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(displaced)
-            displaced.abort("makes way for others: it has not said CONNECT")
+            displaced.abort("displaced by a newer connection before it sent CONNECT")
 
     def introduced(self, connection: Connection) -> None:
-        """Record that the connection is authenticated."""
         self.unauthenticated.leave(connection)
 
     def close_unauthenticated(self) -> None:
@@ -106,16 +103,16 @@ class ServerContext:
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
-        """Refuse a connection, because its file descriptor is needed for files."""
+        """Refuse a connection to preserve file descriptors for files."""
         self.runtime.stats.connections_refused += 1
-        reason = "as many connections as file descriptors allow (fileDescriptorsReserve, ulimit -n)"
+        reason = "the connections have used all file descriptors except fileDescriptorsReserve; increase `ulimit -n`"
         self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)
         connection.abort(reason)
 
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count refusals of a `command`, with any kind of answer, and log one of each command and cause per minute.
+        """Count refused commands, and log at most one per command, cause and minute.
 
         `cause` is an error name of the protocol.
         """
@@ -154,7 +151,7 @@ class ServerContext:
         logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the name of the exceeded limit, or an empty string. Unauthenticated connections do not count."""
+        """Return the key of the exceeded connection limit, or "". Unauthenticated connections are not counted."""
         config = self.runtime.config
         if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
             return "brokerMaxConnections"
@@ -166,15 +163,15 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def publish_started(self, size_bytes: int) -> bool:
-        """Count unanswered sends. Return True if there is no memory for more of them."""
+        """Count unanswered sends. Return True if their memory limit is reached."""
         self.runtime.stats.pending_publish_bytes += size_bytes
         publishes = self.memory.publishes
         self.memory.follow(publishes.count(size_bytes))
         return publishes.room() <= 0
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Stop reading from `connection` until half of all unanswered sends are answered. Connections that only consume
-        continue.
+        """Pause reading from `connection` until half of all unanswered sends are answered. Connections that only
+        consume are not affected.
         """
         if connection not in self._held_publishers:
             if not self._held_publishers:
@@ -188,7 +185,7 @@ class ServerContext:
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
         self.memory.follow(publishes.count(-size_bytes))
-        # Without unanswered sends there is capacity: the part's guaranteed minimum.
+        # With no unanswered sends, `room` is positive: a memory part has a guaranteed minimum.
         if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
             held, self._held_publishers = self._held_publishers, {}
             stats.throttled_connections = 0
@@ -196,15 +193,15 @@ class ServerContext:
                 connection.hold_publish_memory(False)
 
     def report_unsent(self, connection: Connection, unsent_bytes: int) -> bool:
-        """Record unsent bytes. Return whether the client may receive more now."""
+        """Record unsent bytes. Return whether the client may receive more messages now."""
         gets_more = self.outbox_shares.report(connection, unsent_bytes)
         self.memory.follow(self.outbox_shares.settled)
         return gets_more
 
     @property
     def most_outbound_bytes(self) -> int:
-        """The unsent data that one connection may have while others have little. A connection that pauses with less
-        waits for others.
+        """Unsent bytes that one connection may have while others have few. A pause below this value is caused by other
+        connections.
         """
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 
@@ -219,10 +216,10 @@ class ServerContext:
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Close connections whose clients have read nothing for `longest_s`, because their unsent data take memory."""
+        """Close connections whose clients have read nothing for `longest_s`, because unsent data uses memory."""
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
             if connection.unsent_bytes < bytes_then:
                 self.stalled(connection)
             elif now_s - since_s > longest_s:
-                connection.abort("the client does not read what it is sent")
+                connection.abort("the client has not read its data for too long")

@@ -14,8 +14,7 @@ def register(spark: SparkSession) -> str:
 
     Afterwards, workers of a local session run in this interpreter, unless PYSPARK_PYTHON or spark.pyspark.python names
     another one. Returns the format name for topics: `pulsar`, or `pybroker` if a jar uses that name. Raises
-    WrongInterpreter if the interpreter that Spark starts cannot import this package, and ImportError for PySpark before
-    4.0.
+    WrongInterpreter if Spark's interpreter cannot import this package, and ImportError for PySpark before 4.0.
     """
     # Imported here, because options and offsets can be used without Spark.
     from pybroker.spark.pyspark_version import require_data_sources  # noqa: PLC0415

@@ -20,7 +20,7 @@ _USED = (
     "tlsTrustCertsFilePath",
     "useTls",
 )
-# Options of the Java client that have no effect here: pools, threads, statistics.
+# Options of the Java client that are accepted without effect: pools, threads, statistics.
 _ACCEPTED = (
     "concurrentLookupRequest",
     "connectionMaxIdleSeconds",
@@ -52,14 +52,12 @@ KEYS = (
     "admin.url",
     *(prefix + name for prefix in PREFIXES for name in (*_USED, *_ACCEPTED, *_KEY_STORES)),
 )
-"""All options that `access_of` reads."""
 _SCHEMES = ("pulsar", "pulsar+ssl")
 _ADMIN_SCHEMES = ("http", "https")
 DEFAULT_OPERATION_TIMEOUT_MS = 30_000
 
 
 def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> Access:
-    """Return the access of these options. Raises InvalidOptions, with a text that contains no secret."""
     service_url = values.text("service.url")
     if service_url is None:
         raise InvalidOptions("option service.url is missing: the broker's address, such as pulsar://localhost:6650")
@@ -70,8 +68,8 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
     for name in _KEY_STORES:
         if _client_flag_is_set(values, name):
             raise InvalidOptions(
-                f"option pulsar.client.{name}: Java key stores cannot be read here; export them as PEM and "
-                "give tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath"
+                f"option pulsar.client.{name}: Java key stores are not supported; export them as PEM and "
+                "set tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath"
             )
     token = basic = None
     certificate, key = _client(values, "tlsCertificateFilePath"), _client(values, "tlsKeyFilePath")

@@ -45,7 +45,7 @@ class _TableSource(DataSource):
         unknown = [name for name in declared.names if name not in self.columns.names]
         if unknown:
             raise InvalidOptions(
-                f"{self.name()} has no column {unknown[0]!r}: there are {', '.join(self.columns.names)}"
+                f"{self.name()} has no column {unknown[0]!r}: available columns: {', '.join(self.columns.names)}"
             )
         options = parse_read_options(self.options)
         if options.access.admin_url is None:
@@ -59,8 +59,7 @@ class _TableSource(DataSource):
 
     @classmethod
     @abstractmethod
-    def rows(cls, source: EntrySource, topic: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one topic. Raises ReadingFailed."""
+    def rows(cls, source: EntrySource, topic: str) -> Iterator[dict[str, Any]]: ...
 
 
 class TopicsSource(_TableSource):

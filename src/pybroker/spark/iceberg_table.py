@@ -84,13 +84,13 @@ class _Table:
         unknown = [key for key in given if key not in KEYS and not key.startswith("catalog.")]
         if unknown or "table" not in given:
             raise ValueError(
-                f"options of {NAME}: table, and target or catalog.KEY; also catalogName, snapshotId; not {unknown}"
+                f"{NAME} has no option {unknown}: use table, and target or catalog.KEY; also catalogName and snapshotId"
             )
         if not properties:
             target = given.get("target", "").removeprefix("file://").rstrip("/")
             if not target.startswith("/"):
                 raise ValueError(
-                    "option target: the absolute path of the directory that holds catalog.db, or give catalog.KEY"
+                    "option target: the absolute path of the directory with catalog.db, or set catalog.KEY"
                 )
             properties = {"type": "sql", "uri": f"sqlite:///{target}/catalog.db", "warehouse": f"file://{target}"}
         catalog = load_catalog(given.get("catalogname", "pybroker"), **properties)
@@ -114,7 +114,6 @@ class _Table:
 
 
 def _schema_at(metadata: Any, snapshot_id: int | None) -> Any:
-    """Return the current schema for the current snapshot, and the schema of its time for an older one."""
     if snapshot_id is None or snapshot_id == metadata.current_snapshot_id:
         return metadata.schema()
     schema_id = metadata.snapshot_by_id(snapshot_id).schema_id

@@ -1,8 +1,8 @@
 """Parsing of Spark options, which have lower-case keys and text values.
 
-The option names are those of the Scala connector. It passes options such as `pulsar.client.*` on to the Java client; here some
-of them are used, the other options of the Java client are accepted without effect, and all unknown options are errors. An
-ignored limit or credential would be worse than a query that does not start.
+The option names are those of the Scala connector, which passes options such as `pulsar.client.*` on to the Java client.
+Here some of them are used, the other options of the Java client are accepted without effect, and all unknown options
+are errors: an ignored limit or credential would be worse than a query that does not start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class OptionValues:
         return name in self._values
 
     def text(self, name: str) -> str | None:
-        """Return the value without surrounding white space; None if it is missing or empty."""
         return self._values.get(name, "").strip() or None
 
     def flag(self, name: str, default: bool) -> bool:
@@ -83,7 +82,6 @@ class OptionValues:
         return int(text)
 
     def size(self, name: str, default: int, minimum: int = 0) -> int:
-        """Return a size in bytes, given as a number or with a unit, such as `64m`."""
         text = self.text(name)
         if text is None:
             return default

@@ -40,5 +40,4 @@ _NAMES_TIMEZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert `schema` to an Arrow schema with timestamps in UTC."""
     return to_arrow_schema(schema, timezone="UTC") if _NAMES_TIMEZONE else to_arrow_schema(schema)

@@ -8,7 +8,6 @@ import pyspark
 
 
 def require_data_sources() -> None:
-    """Raise ImportError for a PySpark without data sources in Python."""
     if find_spec("pyspark.sql.datasource") is None:
         raise ImportError(
             f"pybroker does not work with PySpark {pyspark.__version__}: data sources in Python begin with PySpark 4.0. "

@@ -7,20 +7,20 @@ from collections.abc import Iterable
 
 from pybroker.errors import StoreError
 
-# `array` packs in the machine's own order; the files are little-endian everywhere.
+# `array` uses the machine's byte order; the files are little-endian.
 _IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
 
 
 class LayoutError(StoreError):
-    """Bytes that are damaged, cut, or of an unknown version."""
+    """Bytes that are damaged, truncated, or of an unknown version."""
 
 
 class UnknownVersion(LayoutError):
-    """Written by a newer program: not damage, and not to be changed."""
+    """A newer version of pybroker wrote the bytes. They are not damaged and must not be changed."""
 
 
 def pack_u32s(values: Iterable[int]) -> array[int]:
-    """Return a column packed in C, which costs a few nanoseconds for each number."""
+    """Pack numbers in C, in a few nanoseconds each."""
     return _little_endian(array("I", values))
 
 

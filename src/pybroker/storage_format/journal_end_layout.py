@@ -1,6 +1,6 @@
-"""Byte layout of `journal.end`: up to where the journal was durable.
+"""Byte layout of `journal.end`, the recorded end of the durable journal.
 
-Two slots of `marker_layout.py`, each in a sector of its own.
+Two slots of `marker_layout.py`, each in its own sector.
 
     slot, at offset 0 and at SLOT_BYTES; zeros behind it
     0          8         10     16              24           32           40       48
@@ -24,7 +24,7 @@ _HEAD = struct.pack("<8sH6x", b"PYBJREND", JOURNAL_END_VERSION)
 
 
 class JournalEnd(NamedTuple):
-    """Known to have been durable. Each number rises with time, so an older mark is also true."""
+    """A durable end of the journal. The numbers only rise, so an older mark is a valid lower bound."""
 
     next_sequence: int
     generation: int
@@ -36,6 +36,5 @@ JOURNAL_END_LAYOUT = MarkerLayout(_HEAD, len(JournalEnd._fields), slot_count=2, 
 
 
 def decode_journal_end(data: bytes) -> JournalEnd | None:
-    """Return the newest undamaged slot; None if nothing is known."""
     values = JOURNAL_END_LAYOUT.decode(data)
     return None if values is None else JournalEnd(*values)

@@ -1,8 +1,8 @@
 """Byte layout of journal files, batches and records.
 
 A journal file is a header and then batches, each at a multiple of BATCH_ALIGNMENT. A file is reused without being
-cleared: a batch is valid only with the file's generation and a checksum that starts from the file's random salt. So
-bytes of an earlier use are never taken for new ones, and a client cannot forge a batch inside a payload.
+cleared. A batch is valid only with the file's generation and a checksum that starts from the file's random salt, so old
+batches are invalid and a client cannot forge a batch inside a payload.
 
     file header, FILE_HEADER_BYTES long, zeros after the fields
     0         8        10       12      16           24       28
@@ -26,9 +26,9 @@ bytes of an earlier use are never taken for new ones, and a client cannot forge 
     CURSOR_DELTA     | number u64 | length of id u16 | cursor id, UTF-8 | delta
     CURSOR_SNAPSHOT  | number u64 | length of id u16 | cursor id, UTF-8 | snapshot
     CURSOR_DELETED   | number u64 | length of id u16 | cursor id, UTF-8
-    PROBE            | nothing: written to learn whether the journal can be written
+    PROBE            | nothing: written to test whether the journal can be written
 
-A cursor record's number rises with every cursor record of the store: a snapshot covers the deltas with smaller numbers.
+The number of a cursor record rises over the whole store: a snapshot covers the deltas with smaller numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pybroker.storage_format.fields import LayoutError, UnknownVersion, pack_u32
 
 JOURNAL_VERSION = 1
 FILE_HEADER_BYTES = 4096
-# A sector: a torn write of a batch cannot touch the sectors of the batch before it.
+# One sector, so that a torn write cannot damage the previous batch.
 BATCH_ALIGNMENT = 512
 MAX_CURSOR_ID_BYTES = 0xFFFF
 
@@ -59,7 +59,7 @@ _BATCH_HEADER = struct.Struct("<4sHHQQII")
 _BATCH_PREFIX = struct.Struct("<4sHHQ")
 _CHECKSUM = struct.Struct("<I")
 _RECORD_HEADER = struct.Struct("<B3xI")
-_APPEND_HEADER = struct.Struct("<B3xIQQI")  # record header and the fixed part of the body in one
+_APPEND_HEADER = struct.Struct("<B3xIQQI")  # record header and the fixed part of the body
 _APPEND_FIXED = struct.Struct("<QQI")
 _APPEND_ENTRY = struct.Struct("<II")  # the columns of a single entry
 _LEDGER_ID = struct.Struct("<Q")
@@ -67,7 +67,7 @@ _CURSOR_FIXED = struct.Struct("<QH")
 
 FILE_HEADER_USED_BYTES = _FILE_HEADER.size + _CHECKSUM.size
 BATCH_HEADER_BYTES = _BATCH_HEADER.size + _CHECKSUM.size
-# Size of an APPEND record without payloads: once, and for each entry.
+# Size of an APPEND record without payloads: fixed part, and per entry.
 APPEND_RECORD_BYTES = _APPEND_HEADER.size
 APPEND_ENTRY_BYTES = 8
 
@@ -97,7 +97,7 @@ class FileHeader:
 
 
 class BatchHeader(NamedTuple):
-    """A batch with a valid checksum; the body lies at `body_offset` of the file."""
+    """A batch with a valid checksum. Its body is at `body_offset` of the file."""
 
     generation: int
     sequence: int
@@ -138,7 +138,7 @@ class CursorRecord(NamedTuple):
 
 
 def align(offset: int) -> int:
-    """Return the first offset at or after `offset` at which a batch may start."""
+    """Round `offset` up to the next possible start of a batch."""
     return -(-offset // BATCH_ALIGNMENT) * BATCH_ALIGNMENT
 
 
@@ -149,16 +149,16 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 def decode_file_header(data: bytes | memoryview) -> FileHeader:
     if len(data) < _FILE_HEADER.size + _CHECKSUM.size:
-        raise LayoutError("journal file header is cut")
+        raise LayoutError("journal file header is truncated")
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError("not a journal file")
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
-        text = f"journal file has version {version}, this program knows {JOURNAL_VERSION}"
+        text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
         if version > JOURNAL_VERSION:
             raise UnknownVersion(
-                f"{text}: start the newer version that wrote it. If there was none, the header is damaged"
+                f"{text}: start the newer version that wrote it. If no newer version was used, the header is damaged"
             )
         raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
@@ -169,18 +169,16 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
 
 def encode_batch_header(file: FileHeader, sequence: int, record_count: int, body: bytes) -> bytes:
     fields = _BATCH_HEADER.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation, sequence, len(body), record_count)
-    # The interpreter lock is kept: getting it back from a busy loop costs more than the sum over a usual batch.
+    # Keep the interpreter lock for a usual batch: getting it back from a busy event loop costs more than the sum.
     keep_lock = 0 if len(body) < _KEEP_LOCK_BELOW_BYTES else -1
     return fields + _CHECKSUM.pack(crc32c(body, crc32c(fields, file.salt), keep_lock))
 
 
 def batch_prefix(file: FileHeader) -> bytes:
-    """Return the first bytes of every batch of this use of the file, to search for batches behind damage."""
     return _BATCH_PREFIX.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation)
 
 
 def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> BatchHeader | None:
-    """Return the whole, undamaged batch of this use of the file at `offset`, or None."""
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
         return None
@@ -197,8 +195,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return a batch's stored checksum and a function that computes it for a salt; None if the batch ends beyond
-    `data`.
+    """Return the stored checksum of a batch and a function that computes it for a salt; None if the batch is
+    truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
@@ -212,7 +210,9 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """Return the size of a batch of this use that begins at `offset`, whole or not; 0 if none begins there."""
+    """Return the size that a possibly truncated batch of this use states in its header; 0 if none begins at
+    `offset`.
+    """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
         return 0
@@ -227,7 +227,7 @@ def encode_append(
     payloads: list[bytes],
     message_counts: list[int],
 ) -> None:
-    """Add an APPEND record to the pieces of a body: two packed columns, nothing in Python for each entry."""
+    """Add an APPEND record to the pieces of a body. Columns are packed in C, without Python code per entry."""
     count = len(payloads)
     lengths = pack_u32s(map(len, payloads))
     body_length = _APPEND_FIXED.size + APPEND_ENTRY_BYTES * count + sum(lengths)
@@ -257,16 +257,15 @@ def encode_cursor_record(record: CursorRecord) -> bytes:
 
 
 def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | CursorRecord]:
-    """Yield the records of a batch with a valid checksum."""
     offset, end = 0, len(body)
     while offset < end:
         start = offset + _RECORD_HEADER.size
         if start > end:
-            raise LayoutError("journal record header is cut")
+            raise LayoutError("journal record header is truncated")
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
-            raise LayoutError("journal record is cut")
+            raise LayoutError("journal record is truncated")
         record_type = _TYPES.get(number)
         if record_type is None:
             raise LayoutError(f"journal record of unknown type {number}")
@@ -279,7 +278,7 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Yield type, ledger and, for entries, the id behind the last one, of each record about a ledger."""
+    """Yield the type and ledger of each record about a ledger, and for entries the id behind the last one."""
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):
         number, length = _RECORD_HEADER.unpack_from(body, offset)
@@ -295,21 +294,21 @@ def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
-        raise LayoutError("APPEND record is cut")
+        raise LayoutError("APPEND record is truncated")
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
-        raise LayoutError("columns of an APPEND record are cut")
+        raise LayoutError("columns of an APPEND record are truncated")
     size_bytes = end - payload_offset
-    if count == 1:  # the fastest way, because recovery may have to read a quarter of a million of them
+    if count == 1:  # faster for a single entry: a recovery may read a quarter of a million of them
         length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
         if length != size_bytes:
-            raise LayoutError("lengths of an APPEND record do not add up")
+            raise LayoutError("the lengths in an APPEND record do not match its size")
         return AppendRecord(ledger_id, first_entry_id, [data[payload_offset:end]], (message_count,), size_bytes)
     columns = struct.unpack_from(f"<{2 * count}I", data, columns_offset)
     ends = list(accumulate(columns[:count], initial=payload_offset))
     if ends[-1] != end:
-        raise LayoutError("lengths of an APPEND record do not add up")
+        raise LayoutError("the lengths in an APPEND record do not match its size")
     payloads = [data[start:end] for start, end in pairwise(ends)]
     return AppendRecord(ledger_id, first_entry_id, payloads, columns[count:], size_bytes)
 
@@ -322,13 +321,13 @@ def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
 
 def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     if len(body) < _CURSOR_FIXED.size:
-        raise LayoutError("cursor record is cut")
+        raise LayoutError("cursor record is truncated")
     cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
     data_offset = _CURSOR_FIXED.size + id_length
     if data_offset > len(body):
-        raise LayoutError("cursor record is cut")
+        raise LayoutError("cursor record is truncated")
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:
-        raise LayoutError(f"cursor id does not decode: {error}") from error
+        raise LayoutError(f"cursor id is not valid UTF-8: {error}") from error
     return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))

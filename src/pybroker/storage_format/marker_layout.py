@@ -1,4 +1,4 @@
-"""Byte layout of the marker files: a few numbers in one or more slots, each with a checksum.
+"""Byte layout of marker files: a few numbers in one or more slots, each with a checksum.
 
     slot number n, at offset n * slot_bytes; zeros behind it up to file_bytes
     0      h            h + 8 * values
@@ -7,8 +7,8 @@
     head: magic, version and padding of the file
     crc32c: of all bytes before it
 
-Slots are written in turn. With two of them, each in a sector of its own, one is whole whenever the process ends. The
-values rise with time, so the newest slot is the highest one.
+Slots are written in turn. With two slots in separate sectors, one is always intact when the process ends. The values
+only rise, so the newest slot is the highest one.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ class MarkerLayout:
     def __init__(self, head: bytes, value_count: int, *, slot_count: int, slot_bytes: int) -> None:
         self._head = head
         self._values = struct.Struct(f"<{value_count}Q")
-        self._slot_count = slot_count
+        self.slot_count = slot_count
         self._slot_bytes = slot_bytes
         self._checked_bytes = len(head) + self._values.size
         assert self._checked_bytes + _CHECKSUM.size <= slot_bytes, "a slot holds all of its fields"
         assert slot_count * slot_bytes <= MARKER_BYTES, "the file holds all slots"
 
     def slot_offset(self, number: int) -> int:
-        return number % self._slot_count * self._slot_bytes
+        return number * self._slot_bytes
 
     def encode(self, *values: int) -> bytes:
         fields = self._head + self._values.pack(*values)
         return fields + _CHECKSUM.pack(crc32c(fields))
 
     def decode(self, data: bytes) -> tuple[int, ...] | None:
-        """Return the values of the newest undamaged slot."""
         found = []
-        for number in range(self._slot_count):
+        for number in range(self.slot_count):
             offset = number * self._slot_bytes
             fields = bytes(data[offset : offset + self._checked_bytes])
             checksum = bytes(data[offset + self._checked_bytes : offset + self._checked_bytes + _CHECKSUM.size])

@@ -1,4 +1,4 @@
-"""Byte layout of segment files: the entries of one ledger, and when it is sealed an index behind them.
+"""Byte layout of segment files: the entries of one ledger, and in a sealed ledger an index behind them.
 
 segment file
 | header | block | block | ... | index | trailer |          index and trailer: sealed ledgers only
@@ -13,8 +13,8 @@ block: consecutive entries, up to MAX_BLOCK_BYTES of them or a single larger one
 | magic | entry count | ledger id | first entry id | payload bytes | crc32c | columns | payloads
 | PSBK  | u32 n       | u64       | u64            | u32           | u32    |
 columns: n lengths u32 | n message counts u32 | n crc32c u32 (each of one payload)
-crc32c: of the 28 bytes before it and the columns. So every field is checked, and damage of a payload costs that
-entry only. The ids are in it too: a block that a disk put into the wrong place is found.
+crc32c: of the 28 bytes before it and the columns. Damage of a payload affects that entry only. The ids are covered
+too, which detects a block that a disk wrote to the wrong offset.
 
 index
 0       4         6      8           16            24              32           40            44
@@ -71,7 +71,7 @@ TRAILER_BYTES = _TRAILER.size + _CHECKSUM.size
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """The end of a ledger in its segment file; `end_offset` 0: there is no file yet."""
+    """The end of a ledger in its segment file. `end_offset` 0 means that there is no file yet."""
 
     end_offset: int
     entry_count: int
@@ -82,19 +82,20 @@ class LedgerExtent:
 EMPTY_EXTENT = LedgerExtent(0, 0, 0, 0)
 
 PublishTimeOf = Callable[[bytes], int]
-"""Returns the publish time of an entry in milliseconds. If it raises, the time is unknown."""
+"""Return the publish time of an entry in milliseconds, or raise if it is unknown."""
 
 
 def no_publish_time(_entry: bytes) -> int:
-    """For stores without searches by time: 0 means that the time is unknown."""
+    """Return 0, which means unknown, for stores without searches by time."""
     return 0
 
 
 class SegmentIndex:
-    """Locations of a ledger's blocks: sparse points, ascending, in packed arrays (40 bytes for each 64 KiB of entries).
+    """Sparse index of a ledger's blocks: ascending points in packed arrays, 40 bytes for each 64 KiB of entries.
 
-    `publish_times` is the running maximum of the publish times of the points' first entries: client clocks go back, and
-    a column that does not rise cannot be searched. 0: unknown. Empty in an index that was written without the column.
+    `publish_times` is the running maximum of the publish times of the points' first entries, because clients' clocks
+    may go back and a search needs ascending values. 0 means unknown. The column is empty in indexes of earlier
+    versions.
     """
 
     __slots__ = ("_publish_time_of", "bytes_before", "first_entry_ids", "messages_before", "offsets", "publish_times")
@@ -111,7 +112,6 @@ class SegmentIndex:
         return len(self.offsets)
 
     def is_point(self, offset: int) -> bool:
-        """Return whether the block at `offset` is far enough from the last point to be one."""
         return not self.offsets or offset >= self.offsets[-1] + POINT_SPACING_BYTES
 
     def add(
@@ -122,7 +122,6 @@ class SegmentIndex:
         bytes_before: int,
         first_payload: bytes | memoryview | None,
     ) -> None:
-        """Make the block at `offset` a point; `first_payload` is None if it is damaged."""
         assert not self.offsets or first_entry_id > self.first_entry_ids[-1], "blocks rise"
         if len(self.publish_times) == len(self.offsets):
             self.publish_times.append(self._latest_publish_time(first_payload))
@@ -157,8 +156,9 @@ class SegmentIndex:
         return point if point < len(self) else None
 
     def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Yield entry, bytes before and messages before of points that are at least so many payload bytes apart, from
-        the first entry of the ledger on, which is none itself. More blocks add points and change none.
+        """Yield entry, bytes before and messages before of points that are at least `spacing_bytes` of payload apart.
+
+        The first entry of the ledger is no point. More blocks add points and change none.
         """
         next_bytes = spacing_bytes
         while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
@@ -166,7 +166,6 @@ class SegmentIndex:
             next_bytes = self.bytes_before[point] + spacing_bytes
 
     def place_of(self, point: int) -> tuple[int, int]:
-        """Return offset and first entry of a point; of the first block for -1."""
         if point < 0:
             return SEGMENT_HEADER_BYTES, 0
         return self.offsets[point], self.first_entry_ids[point]
@@ -175,21 +174,19 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return ids [low, high) of `LedgerStore.publish_time_span`, among `entry_count` entries that have these
-        points.
-        """
+        """Return ids [low, high) as `LedgerStore.publish_time_span` does, among `entry_count` entries."""
         times = self.publish_times
         if not times:
             return 0, entry_count
         point = bisect_left(times, publish_time_ms)
-        # The entry of a point before is too early itself, unless its time is unknown.
+        # If the time of the previous point is known, its entry is too early.
         low = self.first_entry_ids[point - 1] + 1 if point and times[point - 1] else 0
         return low, self.first_entry_ids[point] if point < len(times) else entry_count
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The checked header and columns of a block; payloads start at `payload_offset` of the same bytes."""
+    """Checked header and columns of a block. Payloads start at `payload_offset` of the same bytes."""
 
     ledger_id: int
     first_entry_id: int
@@ -212,14 +209,14 @@ def encode_segment_header(ledger_id: int) -> bytes:
 def check_segment_header(data: bytes, ledger_id: int) -> None:
     """Raise LayoutError or UnknownVersion unless `data` is the header of this ledger's segment file."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise LayoutError("segment header is cut")
+        raise LayoutError("segment header is truncated")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the segment of ledger {ledger_id} has version {version}, this program knows {SEGMENT_VERSION}{cause}"
+            f"the segment of ledger {ledger_id} has version {version}, this version of pybroker supports {SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
@@ -230,7 +227,7 @@ def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int,
     ranges = []
     start, start_bytes = 0, 0
     while start < len(ends):
-        # At least one entry: a large one is a block of its own.
+        # At least one entry: a large one gets its own block.
         end = max(start + 1, bisect_right(ends, start_bytes + MAX_BLOCK_BYTES, start))
         end = min(end, start + MAX_BLOCK_ENTRIES)
         ranges.append((start, end))
@@ -241,7 +238,7 @@ def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int,
 def encode_block(
     ledger_id: int, first_entry_id: int, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]
 ) -> list[bytes | memoryview]:
-    """Return the pieces of a block: packed columns, and no Python for each entry but one checksum call made from C."""
+    """Return the pieces of a block. Columns are packed in C, with one checksum call per entry."""
     lengths = pack_u32s(map(len, payloads))
     columns = b"".join((lengths, pack_u32s(message_counts), pack_u32s(map(crc32c, payloads))))
     fields = _BLOCK.pack(_BLOCK_MAGIC, len(payloads), ledger_id, first_entry_id, sum(lengths))
@@ -253,7 +250,7 @@ def block_length(entry_count: int, payload_bytes: int) -> int:
 
 
 def decode_block(data: memoryview, offset: int) -> Block | int:
-    """Return the block whose header is at `offset`; or, if its header and columns reach beyond `data`, their length.
+    """Decode the block at `offset`. If its header and columns reach beyond `data`, return their length instead.
 
     The payloads may lie beyond `data`: the caller compares with `end_offset`.
     """
@@ -277,12 +274,11 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
         unpack_u32s(data[start : start + column_bytes]) for start in range(columns_offset, payload_offset, column_bytes)
     )
     if sum(lengths) != payload_bytes:
-        raise LayoutError("lengths of a block do not add up")
+        raise LayoutError("the lengths in a block do not match its size")
     return Block(ledger_id, first_entry_id, lengths, message_counts, checksums, payload_offset, payload_bytes)
 
 
 def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> bytes:
-    """Return index and trailer of a ledger whose blocks end at `extent.end_offset`."""
     fields = _INDEX.pack(
         _INDEX_MAGIC,
         SEGMENT_VERSION,
@@ -300,17 +296,17 @@ def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> b
 
 
 def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
-    """Return whether `data` looks like the index of that ledger, even with a wrong checksum: no block follows."""
+    """Return whether `data` looks like the index of that ledger, even with a wrong checksum."""
     return len(data) >= _INDEX.size and bytes(data[:4]) == _INDEX_MAGIC and _INDEX.unpack_from(data)[3] == ledger_id
 
 
 def find_block(data: bytes, start: int) -> int:
-    """Return the next offset from `start` on at which a block may begin, -1 for none."""
+    """Return the next offset at which a block may begin, or -1."""
     return data.find(_BLOCK_MAGIC, start)
 
 
 def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
-    """Return entries and length that the header at `offset` claims, checked or not; zeros if it is cut."""
+    """Return the entry count and length in the unchecked header at `offset`; zeros if it is truncated."""
     if offset + BLOCK_HEADER_BYTES > len(data):
         return 0, 0
     _, count, _, _, payload_bytes = _BLOCK.unpack_from(data, offset)
@@ -318,16 +314,16 @@ def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
 
 
 def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
-    """Return offset and length of the index, from the last TRAILER_BYTES of a sealed segment."""
+    """Return offset and length of the index. `data` are the last TRAILER_BYTES of a sealed segment."""
     if len(data) != TRAILER_BYTES:
-        raise LayoutError("segment trailer is cut")
+        raise LayoutError("segment trailer is truncated")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
         raise LayoutError("the segment has no trailer")
     if version != SEGMENT_VERSION:
-        raise LayoutError(f"segment trailer has version {version}, this program knows {SEGMENT_VERSION}")
+        raise LayoutError(f"segment trailer has version {version}, this version of pybroker supports {SEGMENT_VERSION}")
     if offset + length + TRAILER_BYTES != file_size:
-        raise LayoutError("segment trailer does not fit the file")
+        raise LayoutError("segment trailer does not match the file size")
     return offset, length
 
 

@@ -1,7 +1,7 @@
 """Support for tests of programs that use Pulsar: a broker for each test run, with control over its time and faults.
 
-pytest finds the fixtures by itself (`plugin`); unittest uses `PulsarTestCase`; other code uses `open_broker`. The same tests can
-run against a real broker. Nothing is loaded before it is used.
+pytest finds the fixtures by itself (`plugin`); unittest uses `PulsarTestCase`; other code uses `open_broker`. The same
+tests can run against a real broker. Modules are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ADMIN_TIMEOUT_S = 30.0
 
 
 class AdminError(Exception):
-    """The admin API has refused a call."""
+    """The admin API refused a call."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -33,13 +33,11 @@ class BrokerNotRestarted(Exception):
 
 
 class TestClock(Protocol):
-    """The broker's time."""
+    """The broker's clock."""
 
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+    def now_ms(self) -> int: ...
 
-    def now(self) -> datetime:
-        """The same, in UTC."""
+    def now(self) -> datetime: ...
 
     def advance(
         self,
@@ -50,69 +48,66 @@ class TestClock(Protocol):
         minutes: float = 0,
         seconds: float = 0,
         milliseconds: float = 0,
-    ) -> None:
-        """Advance the time by this amount. Work that became due is complete on return."""
+    ) -> None: ...
 
 
 class TestBroker(ABC):
-    """Embedded or real; made by `open_broker`, ended by `close`. Any method may be called from any thread."""
+    """An embedded or real broker, created by `open_broker`. Any thread may call any method."""
 
-    __test__ = False  # pytest looks for classes of this name
+    __test__ = False  # prevents pytest from collecting the class
 
     is_embedded: bool
     namespace: str
-    """Where the topics of tests belong; empty at first, and again after `reset`."""
+    """Namespace of the tests' topics; empty at first, and again after `reset`."""
 
     def __init__(self) -> None:
         self._serial = itertools.count(1)
 
     @property
     @abstractmethod
-    def service_url(self) -> str:
-        """For clients."""
+    def service_url(self) -> str: ...
 
     @property
     @abstractmethod
-    def admin_url(self) -> str:
-        """For the admin REST API."""
+    def admin_url(self) -> str: ...
 
     @property
     @abstractmethod
     def clock(self) -> TestClock:
-        """The broker's time. Moving that of a real broker skips the test."""
+        """Return the broker's clock. Advancing the clock of a real broker skips the test."""
 
     @property
     @abstractmethod
     def faults(self) -> Faults:
-        """The faults that can be injected. With a real broker this skips the test."""
+        """Return the faults that can be injected. With a real broker this skips the test."""
 
     @abstractmethod
     def crash(self) -> None:
-        """Stop as with `kill -9`; confirmed data are kept. With a real broker this skips the test."""
+        """Stop as with `kill -9`; data with receipts is kept. With a real broker this skips the test."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Be there again, at the same addresses; crashes first if need be. With a real broker that skips the test."""
+        """Start again at the same addresses; a running broker crashes first. With a real broker this skips the test."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin anew: nothing that tests have left is seen any more."""
+        """Remove all data of previous tests."""
 
     @abstractmethod
     def undo_faults(self) -> None:
-        """End all faults at the end of a test; the broker runs afterwards. Warns of faults that never happened (UnusedFault).
-        Raises BrokerNotRestarted if the test did not restart a crashed broker."""
+        """End all faults at the end of a test. Warns of faults that never happened (UnusedFault). Raises
+        BrokerNotRestarted if the test did not restart a crashed broker.
+        """
 
     @abstractmethod
-    def require_running(self) -> None:
-        """Raise BrokerNotRestarted if the test uses the broker after `crash()`."""
+    def require_running(self) -> None: ...
 
     @abstractmethod
     def close(self) -> None:
-        """End, or let go of a real one. Idempotent."""
+        """Stop the broker, or disconnect from a real one. Idempotent."""
 
     def topic(self, name: str = "") -> str:
-        """The full name of a topic of the test's own; one that no test has used before without a name."""
+        """Return the full name of a topic in the test's namespace; without `name`, of an unused topic."""
         return f"persistent://{self.namespace}/{name or f'topic-{next(self._serial)}'}"
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
@@ -126,7 +121,7 @@ class TestBroker(ABC):
                 raise AdminError(error.status, error.reason) from None
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """Return the stats of a topic, of all its partitions together for a partitioned one. Raises AdminError."""
+        """Return the stats of a topic; for a partitioned topic, of all partitions together. Raises AdminError."""
         path = admin_path(topic)
         try:
             found = self.admin("GET", f"{path}/stats")
@@ -138,7 +133,7 @@ class TestBroker(ABC):
         return found
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Messages that the subscription has not acknowledged; -1 while it, or its topic, is not there."""
+        """Return the number of unacknowledged messages; -1 if topic or subscription does not exist."""
         try:
             found = self.stats(topic)["subscriptions"].get(subscription)
         except AdminError as error:
@@ -149,13 +144,12 @@ class TestBroker(ABC):
 
 
 class EmbeddedTestBroker(TestBroker):
-    """In this process, in memory unless a directory is given."""
+    """A broker in this process, in memory unless a directory is set."""
 
     is_embedded = True
     namespace = "public/default"
 
     def __init__(self, directory: str | Path | None = None, **settings: object) -> None:
-        """As `pybroker.embed_in_thread`."""
         from pybroker.embedding.embedded_broker import configuration  # noqa: PLC0415  (a broker's worth of modules)
         from pybroker.embedding.thread import BrokerThread  # noqa: PLC0415
 
@@ -197,7 +191,7 @@ class EmbeddedTestBroker(TestBroker):
         warn_of(unused)
         if not was_running:
             raise BrokerNotRestarted(
-                "the test ended while its broker was crashed, so nothing that its clients did after crash() had an answer: "
+                "the test ended while its broker was crashed, so its clients got no response after crash(): "
                 "call restart() after crash()"
             )
 
@@ -210,7 +204,6 @@ class EmbeddedTestBroker(TestBroker):
 
 
 def admin_path(topic: str) -> str:
-    """Where the admin API has a topic, which is given by its full name or within public/default."""
     domain, _, rest = topic.rpartition("://")
     if rest.count("/") < 2:
         rest = f"public/default/{rest}"

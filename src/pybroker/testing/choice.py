@@ -1,4 +1,4 @@
-"""Which broker tests get: an embedded one, or a real one that was named on the command line or in the environment."""
+"""The choice between an embedded broker and a real one named on the command line or in the environment."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def open_broker(
     admin_url: str | None = None,
     **settings: object,
 ) -> TestBroker:
-    """A broker for tests, to be closed: the real one at `url`, else at `PULSAR_URL` of the environment with `PULSAR_ADMIN_URL`,
-    else an embedded one, for which alone `directory` and `settings` are."""
+    """Return a broker for tests, which the caller closes: the real one at `url`, else at the environment's `PULSAR_URL`
+    with `PULSAR_ADMIN_URL`, else an embedded one. `directory` and `settings` apply to an embedded one only.
+    """
     if url is None:
         url, admin_url = os.environ.get(URL_VARIABLE), os.environ.get(ADMIN_URL_VARIABLE)
     if url:

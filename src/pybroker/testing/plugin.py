@@ -1,6 +1,7 @@
 """The pytest plug-in, which pytest finds by its entry point.
 
-Invariants: without a test that uses a broker nothing is loaded, started, or changed; the faults of a test end with it.
+Invariants: without a test that uses a broker, nothing is imported, started, or changed; the faults of a test end with
+it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _choice(config, "pulsar_broker_scope", SCOPES)
     _choice(config, "pulsar_reset", RESETS)
     if config.getoption("--pulsar-admin-url") and not config.getoption("--pulsar-url"):
-        raise pytest.UsageError("--pulsar-admin-url without --pulsar-url: both name the same broker")
+        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, which names the same broker")
     if url := config.getoption("--pulsar-url"):
-        # Where unittest's classes look, too; a worker of xdist is a process of its own.
+        # For unittest's classes and the worker processes of xdist.
         os.environ["PULSAR_URL"] = str(url)
         os.environ["PULSAR_ADMIN_URL"] = str(config.getoption("--pulsar-admin-url") or "")
 
@@ -85,14 +86,16 @@ def pulsar_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
     yield broker
     brokers.remove(broker)
     try:
-        broker.undo_faults()  # Of the last test: this fixture ends before `pytest_runtest_teardown` continues.
+        broker.undo_faults()  # for the last test: this fixture ends before `pytest_runtest_teardown` continues
     finally:
         broker.close()
 
 
 @pytest.fixture
 def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
-    """`wait_for_backlog(topic, subscription, count=0, timeout_s=10)`: until so many messages are not acknowledged."""
+    """`wait_for_backlog(topic, subscription, count=0, timeout_s=10)`: wait until `count` messages are
+    unacknowledged.
+    """
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog, pulsar_broker)
@@ -100,7 +103,7 @@ def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
 
 @pytest.fixture
 def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
-    """As `wait_for_backlog`, to be awaited."""
+    """As `wait_for_backlog`, but a coroutine function."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog_async, pulsar_broker)
@@ -108,7 +111,7 @@ def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
 
 @pytest.fixture
 def received() -> Callable[..., list[Any]]:
-    """`received(consumer, count=1, acknowledge=True, timeout_s=10)`: the next messages of a consumer, acknowledged."""
+    """`received(consumer, count=1, acknowledge=True, timeout_s=10)`: receive the next messages and acknowledge them."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received
@@ -116,7 +119,7 @@ def received() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def received_async() -> Callable[..., Any]:
-    """As `received`, of a consumer of the asyncio client, to be awaited."""
+    """As `received`, for a consumer of the asyncio client."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received_async

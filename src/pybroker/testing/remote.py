@@ -23,7 +23,7 @@ def _skip(what: str) -> NoReturn:
 
 
 class _RemoteClock:
-    """The machine's time, which tests cannot advance."""
+    """The machine's clock, which tests cannot advance."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -32,27 +32,27 @@ class _RemoteClock:
         return datetime.now(UTC)
 
     def advance(self, *_: object, **__: object) -> None:
-        _skip("the time of a real broker cannot be moved")
+        _skip("the time of a real broker cannot be advanced")
 
 
 class _RemoteFaults:
-    """A stand-in for faults, which an external broker does not support. Access to any fault skips the test."""
+    """Replacement for faults, which an external broker does not support. Access to any fault skips the test."""
 
-    def undo_all(self) -> None:
-        """Do nothing: there are no faults."""
+    def undo_all(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
         _skip(f"faults.{name} of a real broker")
 
 
 class RemoteTestBroker(TestBroker):
-    """A running broker. `close` does not stop it. Without an admin address, topics get a unique prefix instead of a
-    namespace."""
+    """A running broker, which `close` does not stop. Without an admin address, topics get a unique prefix instead of a
+    namespace.
+    """
 
     is_embedded = False
 
     def __init__(self, service_url: str, admin_url: str | None = None) -> None:
-        """Create a namespace. Raise AdminError if the broker refuses it, OSError if the broker is not reachable."""
+        """Create a namespace. Raises AdminError if the broker refuses it, OSError if the broker is not reachable."""
         super().__init__()
         self._service_url = service_url
         self._admin_url = admin_url.rstrip("/") if admin_url else None
@@ -101,8 +101,7 @@ class RemoteTestBroker(TestBroker):
         self.close()
         self._begin()
 
-    def undo_faults(self) -> None:
-        """Do nothing: there are no faults."""
+    def undo_faults(self) -> None: ...
 
     def require_running(self) -> None:
         """Do nothing: a test cannot crash a real broker."""

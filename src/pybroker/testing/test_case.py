@@ -1,4 +1,4 @@
-"""The broker for tests of unittest."""
+"""The base class of unittest tests that use a broker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pybroker.testing.waiting import received, wait_for_backlog
 
 
 class PulsarTestCase(unittest.TestCase):
-    """Has a broker for the tests of a class: `self.pulsar_broker`. Faults end with each test."""
+    """Test case with a broker for all tests of the class: `self.pulsar_broker`. Faults end with each test."""
 
     pulsar_settings: ClassVar[dict[str, object]] = {}
-    """Of an embedded broker, as `pybroker.embed` takes them."""
+    """Settings of an embedded broker, as for `pybroker.embed`."""
     pulsar_broker: ClassVar[TestBroker]
 
     @classmethod
@@ -30,9 +30,7 @@ class PulsarTestCase(unittest.TestCase):
             self.pulsar_broker.undo_faults()
 
     def wait_for_backlog(self, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10) -> None:
-        """See `pybroker.testing.wait_for_backlog`."""
         wait_for_backlog(self.pulsar_broker, topic, subscription, count, timeout_s=timeout_s)
 
     def received(self, consumer: Any, count: int = 1, *, timeout_s: float = 10) -> list[Any]:
-        """See `pybroker.testing.received`."""
         return received(consumer, count, timeout_s=timeout_s)

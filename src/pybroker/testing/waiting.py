@@ -1,4 +1,4 @@
-"""Waits for an expected state, with the actual state in the error.
+"""Waits for an expected state. On timeout the error shows the actual state.
 
 It imports no client: any object with a `receive` like that of the official clients works.
 """
@@ -37,7 +37,7 @@ def _not_met(expected: int, found: int, topic: str, subscription: str, timeout_s
 def wait_for_backlog(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """Until the subscription has exactly `count` messages that are not acknowledged. Raises AssertionError."""
+    """Wait until exactly `count` messages are unacknowledged. Raises AssertionError on timeout."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := broker.backlog(topic, subscription)) != count:
         if time.monotonic() >= ends_s:
@@ -49,7 +49,7 @@ def wait_for_backlog(
 async def wait_for_backlog_async(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """Wait as `wait_for_backlog`, on the test's own event loop."""
+    """As `wait_for_backlog`, on the test's event loop."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := await asyncio.to_thread(broker.backlog, topic, subscription)) != count:
         if time.monotonic() >= ends_s:
@@ -66,8 +66,9 @@ def _too_few(count: int, messages: list[Any], timeout_s: float, error: BaseExcep
 
 
 def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10) -> list[Any]:
-    """The next `count` messages of an official client's consumer or reader, acknowledged. Raises AssertionError with those that
-    came when there are fewer."""
+    """Receive the next `count` messages of an official client's consumer or reader, and acknowledge them. If fewer
+    arrive, raises AssertionError with those that arrived.
+    """
     ends_s = time.monotonic() + timeout_s
     messages: list[Any] = []
     receive: Any = getattr(consumer, "receive", None) or consumer.read_next  # type: ignore[attr-defined]  # a reader has that
@@ -87,7 +88,7 @@ def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, ti
 async def received_async(
     consumer: AsyncReceiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10
 ) -> list[Any]:
-    """As `received`, of a consumer of the asyncio client."""
+    """As `received`, for a consumer of the asyncio client."""
     messages: list[Any] = []
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""Offline tools for data directories: `verify.py` finds damage, `dump.py` prints the content, `repair.py` restores.
+"""Offline tools for data directories: `verify.py` finds damage, `dump.py` prints the content, `repair.py` repairs.
 
-Invariant: `verify` and `dump` change nothing on disk, whatever state a crash left. Start with `data_files.py`.
+Invariant: `verify` and `dump` change nothing on disk. Start with `data_files.py`.
 """

@@ -1,6 +1,6 @@
-"""Read access to the data directory of a stopped broker, which is locked meanwhile.
+"""Read access to the locked data directory of a stopped broker.
 
-SQLite changes a database when it opens it after a crash, so databases are opened as copies, with their logs. Journal
+SQLite changes a database when it opens it after a crash, so copies of the databases and their logs are opened. Journal
 and segment files are only read.
 """
 
@@ -21,7 +21,8 @@ from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark
 from pybroker.local_store.data_directory import DataDirectoryInUse, DataDirectoryLock
 from pybroker.local_store.journal.journal_files import JOURNAL_SUFFIX, parse_journal_file_name
 from pybroker.local_store.segments.segment_writer import parse_segment_name
-from pybroker.local_store.start_up import StoreDirectories, describe_files
+from pybroker.local_store.start_up import describe_files
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.orphaned_ledgers import managed_ledger_documents, named_entry_counts
@@ -34,7 +35,7 @@ LOG_SUFFIX = "-wal"
 
 
 class NotUsable(Exception):
-    """The directory cannot be used. The text is one line for the operator."""
+    """The tool cannot use the directory. The text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class TopicLedgers:
 
 
 class DataFiles:
-    """The files of a directory; `copies` holds the database copies."""
+    """The files of a directory. `copies` is the directory of the database copies."""
 
     def __init__(self, directory: Path, copies: Path) -> None:
         self.directories = StoreDirectories.below(directory)
@@ -56,21 +57,18 @@ class DataFiles:
         self._copies = copies
 
     def journal_names(self) -> dict[int, str]:
-        """Return existing and prepared files by ascending generation."""
         return _by_number(self.directories.journal, parse_journal_file_name)
 
     def what_is_there(self) -> str:
-        """Describe the contents of the store's directories besides its table; empty if there are none."""
+        """Describe the store's files other than its table; empty if there are none."""
         journal = self.directories.journal
         names = [path.name for path in journal.iterdir()] if journal.is_dir() else []
         return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
 
     def segment_names(self) -> dict[int, str]:
-        """Return files by ascending ledger id."""
         return _by_number(self.directories.ledgers, parse_segment_name)
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """Open the copy of a database. Raises sqlite3.Error."""
         return sqlite3.connect(self._copies / name, isolation_level=None)
 
     def copy_of(self, name: str) -> Path:
@@ -81,20 +79,18 @@ class DataFiles:
         return str(error).replace(str(self._copies), str(self._directory))
 
     def content_of(self, name: str) -> bytes:
-        """Return the content of a file; empty if it does not exist."""
         path = self._directory / name
         return path.read_bytes() if path.exists() else b""
 
     def log_of(self, name: str) -> bytes:
-        """Return the write-ahead log of a database as the last process left it; empty if there is none."""
         return self.content_of(name + LOG_SUFFIX)
 
     def has(self, name: str) -> bool:
         return (self._directory / name).exists()
 
     def known_data(self) -> KnownData:
-        """Return the store's data according to the metadata; nothing if the metadata is missing or damaged, which is
-        reported elsewhere.
+        """Return the ledgers and cursors in the metadata; nothing if the metadata is missing or damaged, which `verify`
+        reports separately.
         """
         if not self.has(METADATA_FILE):
             return NOTHING_KNOWN
@@ -104,7 +100,6 @@ class DataFiles:
             return NOTHING_KNOWN
 
     def load_topics(self) -> tuple[list[TopicLedgers], list[tuple[str, str]]]:
-        """Return the topics in the metadata, and unreadable paths with reasons. Raises StoreError."""
         topics: list[TopicLedgers] = []
         failures: list[tuple[str, str]] = []
         for path, value in asyncio.run(_load_values(self._copies / METADATA_FILE)):
@@ -118,7 +113,6 @@ class DataFiles:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[DataFiles]:
-    """Lock the directory and copy its databases. Raises NotUsable."""
     try:
         lock = DataDirectoryLock(directory, is_only_looked_at=True)
     except DataDirectoryInUse as error:
@@ -129,7 +123,7 @@ def opened(directory: Path) -> Iterator[DataFiles]:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
-            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local has used it")
+            raise NotUsable(f"{directory} contains no {table.name}: it was not used by a broker with ledgerStore=local")
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
                 for name in (table.name, METADATA_FILE):
@@ -164,7 +158,6 @@ async def _load_known_data(path: Path) -> KnownData:
 
 
 async def _load_values(path: Path) -> list[tuple[str, bytes]]:
-    """Return path and document of every managed ledger info."""
     store = await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))
     try:
         return [document async for document in managed_ledger_documents(store)]

@@ -37,7 +37,6 @@ Item = dict[str, Any]  # One line of output; "kind" comes first.
 
 
 def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json: bool) -> int:
-    """Print everything, or one ledger. Return the exit code."""
     try:
         with opened(directory) as files:
             for item in Dump(files, ledger_id, with_payloads=with_payloads).items():
@@ -60,7 +59,6 @@ class Dump:
         self._topics: list[TopicLedgers] = []
 
     def items(self) -> Iterator[Item]:
-        """Yield all items. Damage is reported where it is found."""
         self._state.load_table()
         self._load_topics()
         yield from self._take_damages()
@@ -221,7 +219,6 @@ class Dump:
             yield item
 
     def _ledgers_as_stored(self, topic: TopicLedgers) -> LedgerList:
-        """Return the topic's ledger list, with the stored size of open ledgers, which the metadata lacks."""
         for ledger_id in topic.ledgers.open_ledger_ids():
             extent = self._state.extents.get(ledger_id, EMPTY_EXTENT)
             missing = (
@@ -232,7 +229,6 @@ class Dump:
 
 
 def _delayed_item(record_id: str, records: list[bytes]) -> Item:
-    """Describe the stored index of delayed entries, some of which may be acknowledged."""
     item: Item = {"kind": "delayed_entries", "cursor": record_id, "records": len(records)}
     try:
         item["entries"] = sum(len(run.packed) for run in stored_runs(records))
@@ -256,7 +252,6 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
 
 
 def _describe(payload: bytes) -> Item:
-    """Return the client's metadata of the entry; empty if it is not a message."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:
@@ -279,7 +274,7 @@ def _text(item: Item) -> str:
 
 
 def _value(value: object) -> str:
-    """Quote values with spaces or control characters, so that bytes from clients never reach the terminal unescaped."""
+    """Quote values with spaces or control characters, so that a client's bytes never reach the terminal unescaped."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str) and value.isprintable() and value and " " not in value:

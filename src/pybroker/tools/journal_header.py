@@ -1,8 +1,8 @@
 """Recovery of a journal file's damaged header from its batches. Pure.
 
-The generation is in the file name and in each batch. The salt, the start value of all checksums, is only in the
-header. A CRC is linear in its start value, so one undamaged batch determines the salt, and a second confirms it. A
-single flipped bit is found with the header's own checksum.
+The generation is in the file name and in each batch. The salt, the start value of all checksums, is only in the header.
+A CRC is linear in its start value, so one undamaged batch determines the salt, and a second one confirms it. The
+header's own checksum identifies a single flipped bit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from pybroker.storage_format.journal_layout import (
 
 _BITS = 32
 _MOST_TRIED = 64
-"""Maximum batches that are tried."""
 
 
 def with_new_header(data: bytes, generation: int) -> bytes | None:
-    """Return the file with its recovered header; None if no two batches have the same salt."""
     for bit in range(8 * FILE_HEADER_USED_BYTES):
         flipped = bytearray(data[:FILE_HEADER_USED_BYTES])
         if len(flipped) == FILE_HEADER_USED_BYTES:
@@ -59,13 +57,12 @@ def _is_header_of(data: bytes, generation: int) -> bool:
 
 
 def _salt_of(data: memoryview, offset: int) -> int | None:
-    """Return the salt that makes the checksum of the batch at `offset` correct; None if the file ends within it."""
     stored = batch_crc_from(data, offset)
     if stored is None:
         return None
     checksum, crc = stored
     base = crc(0)
-    # Gaussian elimination over GF(2) finds the bits of the salt that produce the difference of the checksums.
+    # Gaussian elimination over GF(2): find the bits of the salt that produce the difference of the checksums.
     rows: list[tuple[int, int]] = []
     for bit in range(_BITS):
         value, source = crc(1 << bit) ^ base, 1 << bit

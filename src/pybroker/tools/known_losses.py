@@ -1,4 +1,4 @@
-"""Detection of missing stored data, and the positions that are certain without it.
+"""Detection of missing stored data, and the last positions without loss.
 
 The broker does not start with missing data, and a repair requires `--accept-loss`: the files may be on an unmounted
 disk or in a newer copy.
@@ -31,7 +31,7 @@ CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the entries that a start would report as missing, of the ledgers in `named` (see `KnownData`) and in
+    """Return the missing entries that a start would report, of the ledgers in `named` (see `KnownData`) and in
     `checkpoint.db`.
 
     Returns an empty list if facts or extents are lost, because the sealed ledgers are unknown then. Call it after the
@@ -60,8 +60,8 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return empty extents and lost positions for topics' ledgers without a file, because a start must find each of
-    them.
+    """Return empty extents and lost positions for topics' ledgers without a file. A start requires each of these
+    ledgers.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """
@@ -73,7 +73,6 @@ def places_of_absent(
 def certain_lines(
     topics: Mapping[str, RepairedTopic], lost: Mapping[int, list[Piece]], cursors: CursorRecords
 ) -> list[str]:
-    """Return a line with the last certain position for each topic and cursor. `lost`: positions without entries."""
     lines = []
     for path, topic in sorted(topics.items()):
         last = _last_entry(topic.ledgers, lost)
@@ -95,7 +94,7 @@ def certain_lines(
 
 
 def _last_entry(ledgers: LedgerList, lost: Mapping[int, list[Piece]]) -> Position | None:
-    """Return the last entry that is stored in a file, even if earlier ones are missing."""
+    """Return the last entry that a file contains, even if earlier ones are missing."""
     for row in reversed(ledgers.rows()):
         end = row.entry_count
         for piece in reversed(lost.get(row.ledger_id, [])):

@@ -1,10 +1,10 @@
-"""`pybroker ledger repair`: makes a damaged data directory usable from its undamaged data.
+"""`pybroker ledger repair`: makes a damaged data directory usable again from its undamaged data.
 
 Nothing is deleted: replaced files move to `taken-away-<time>` in the directory, and a segment file is copied there
-before it changes. `checkpoint.db` and, if necessary, `metadata.db` are rewritten. The journal's entries are appended
-to their segments; lost entries keep their positions, and readers are notified that these are damaged. Gaps in
-segments stay, except in logs of transaction coordinators, which cannot have gaps and are rewritten.
-`repair_cursors.py` makes cursors and transactions consistent.
+before it changes. The repair rewrites `checkpoint.db` and, if necessary, `metadata.db`, and appends the journal's
+entries to their segments. Lost entries keep their positions; reading one of them fails with an error. The logs of
+transaction coordinators cannot have gaps and are rewritten. `repair_cursors.py` makes cursors and transactions
+consistent.
 
 Memory: the entries of the journal, and the file and log of a damaged database.
 
@@ -69,7 +69,7 @@ _LOST_PLACES_IN_A_BLOCK = 4096
 
 
 def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
-    """Print findings, repairs and losses. Repair if `applies`. Exit code 1: a repair is needed and was not applied.
+    """Print findings, repairs and losses, and repair if `applies`. Exit code 1: a repair is needed and was not applied.
 
     `accepts_loss`: repair even if stored data is missing.
     """
@@ -108,8 +108,8 @@ class Repair:
         self._topic_of: dict[int, str] = {}
         self._topics: set[str] = set()
         self._sealed_entries: dict[int, int] = {}
-        self._last_ledgers: dict[str, int] = {}  # by topic
-        self._listed: set[int] = set()  # ledgers that topics read from
+        self._last_ledgers: dict[str, int] = {}
+        self._listed: set[int] = set()  # ledgers in the ledger lists of topics
         self._stated: dict[int, int] = {}  # entry counts of closed ledgers according to the metadata
         self._has_entries = False
         self._max_sequence = 0
@@ -117,7 +117,6 @@ class Repair:
         self._created: set[int] = set()
 
     def plan(self) -> RepairPlan:
-        """Read everything. Raises NotUsable, StoreError, OSError."""
         plan, state = self._plan, self._state
         state.load_table()
         runs = self._read_journal()
@@ -135,8 +134,8 @@ class Repair:
             plan.extents[ledger_id] = extent
             end = max(extent.entry_count, *(piece.first_entry_id + piece.count for piece in pieces), 0)
             if (stated := self._stated.get(ledger_id, 0)) > end:
-                # The topic counts these entries, so readers must be notified that they are lost; otherwise they wait
-                # for them.
+                # The topic counts these entries. They are recorded as lost, because readers would otherwise wait for
+                # them.
                 pieces.append(Piece(end, stated - end, None, ()))
             if pieces:
                 plan.pieces[ledger_id] = pieces
@@ -174,7 +173,7 @@ class Repair:
         for ledger_id in sorted(self._listed - state.deleted):
             reached = plan.extents.get(ledger_id)
             pieces = plan.pieces.get(ledger_id, [])
-            # The end of a damaged journal is unknown. A sealed ledger has all of its entries in its file.
+            # The end of a damaged journal is unknown. The file of a sealed ledger has all its entries.
             is_certain = not (state.lacks_journal or state.is_end_unknown) and state.are_extents_known
             if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
@@ -188,7 +187,7 @@ class Repair:
     # Missing stored data
 
     def _keep_absent_ledgers(self, held: Mapping[int, LedgerExtent | None]) -> None:
-        """Keep every ledger that a topic reads from, even if nothing is left of it, because a start must find it."""
+        """Record every ledger that a topic lists, even if nothing is left of it, because a start requires it."""
         plan = self._plan
         listed = {ledger_id: self._stated.get(ledger_id, 0) for ledger_id in {*self._listed, *self._stated}}
         extents, places = places_of_absent(listed, {*held, *plan.extents} - self._state.deleted)
@@ -212,7 +211,6 @@ class Repair:
         return CursorRepair(self._state, topics, self._entries_of, LAST_CHANGES in self._plan.lost)
 
     def _repaired_ledgers(self, stored: LedgerList) -> LedgerList:
-        """Return a topic's ledgers with their entry counts after the repair."""
         ledgers = LedgerList()
         for row in stored.rows():
             count = row.entry_count if row.is_sealed else self._entry_count_of(row.ledger_id)
@@ -227,7 +225,6 @@ class Repair:
         return extent.entry_count + sum(piece.count for piece in self._plan.pieces.get(ledger_id, ()))
 
     def _entries_of(self, ledger_id: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the readable entries of a ledger as after the repair."""
         path = segment_path(self._files.directories.ledgers, ledger_id)
         extent = self._plan.extents.get(ledger_id)
         if path.exists() and extent != EMPTY_EXTENT:
@@ -262,7 +259,7 @@ class Repair:
             self._rows = list(rows.values())
 
     def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
-        """Rewrite the ledgers of a transaction log that lack records, because a coordinator's log cannot have gaps."""
+        """Rewrite the ledgers of a transaction log that lacks records, because a coordinator's log cannot have gaps."""
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
@@ -327,7 +324,6 @@ class Repair:
         return runs
 
     def _look_at_segments(self) -> dict[int, LedgerExtent | None]:
-        """Return the extent of each segment file; None for sealed ledgers."""
         held: dict[int, LedgerExtent | None] = {}
         for ledger_id, name in self._files.segment_names().items():
             with self._files.disk.open_for_read(self._files.directories.ledgers / name) as file:
@@ -358,7 +354,6 @@ class Repair:
     # Metadata
 
     def _read_metadata(self) -> None:
-        """Load rows, topics and cursors from the undamaged metadata."""
         plan, found = self._plan, read_metadata(self._files)
         plan.findings += found.findings
         plan.lost += found.lost
@@ -378,7 +373,6 @@ class Repair:
             plan.lost.append(lost_values(None))
 
     def _name_lost_topics(self) -> None:
-        """Report topics of which only a cursor is left."""
         for cursor_id in self._state.cursor_ids():
             if not any(self._state.cursor_records(cursor_id)):
                 continue  # deleted
@@ -412,7 +406,7 @@ class Repair:
             )
 
     def _find_deleted_ledgers(self) -> bool:
-        """Return whether a topic reads from deleted ledgers. This shows that the metadata is older."""
+        """Return whether a topic lists deleted ledgers, which shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
             reason = "was deleted, so the managed ledger info is older"
@@ -421,8 +415,8 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Return entry counts of ledgers without a topic that a start refuses; of all without a topic, if the
-        metadata is rewritten.
+        """Return the entry counts of ledgers without a topic: those that a start refuses, or all if the metadata is
+        rewritten.
         """
         plan, state = self._plan, self._state
         if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:
@@ -460,7 +454,6 @@ class Repair:
     # Application of the plan
 
     def apply(self) -> Path:
-        """Apply the plan. Return the directory of the replaced files. Raises StoreError, OSError."""
         plan = self._plan
         taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
         taken.mkdir(mode=0o700)
@@ -534,7 +527,6 @@ class Repair:
 
 
 def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: list[Piece]) -> LedgerExtent:
-    """Append pieces to a segment file durably. Return its new extent."""
     if not pieces and not path.exists():
         return EMPTY_EXTENT
     data: list[bytes | memoryview] = []
@@ -547,7 +539,7 @@ def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: lis
                 data += [
                     head,
                     b"\1" * count,
-                ]  # Deliberately wrong checksums, so that readers are notified of damaged entries.
+                ]  # wrong checksums on purpose, so that readers get an error
             messages += piece.count
             size_bytes += piece.count
         else:

@@ -1,9 +1,9 @@
 """Repair of cursors and transactions: makes them consistent with the entries and with the transaction logs.
 
-Undamaged records of a cursor are kept; if some are lost, the report states up to which position acknowledgements are
-certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in
-a topic or subscription but ended at its coordinator is ended there, too: with the end in the logs or in markers of
-other topics, otherwise with an abort, which is reported with transaction and position.
+Undamaged records of a cursor are kept. If some are lost, the report states up to which position acknowledgements are
+certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in a
+topic or subscription but ended at its coordinator is ended there, too: as in the logs or in markers of other topics,
+otherwise with an abort, which is reported with transaction and position.
 
 This module writes nothing; `Repair` writes `records` and the changed managed ledger infos.
 """
@@ -41,7 +41,6 @@ from pybroker.wire.transaction_metadata import of_transaction
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 LOG_PREFIX = f"{MANAGED_LEDGERS}/pulsar/system/persistent/{TRANSACTION_LOG}"
-"""Prefix of the metadata paths of coordinators' logs."""
 _DELAYED_SUFFIX = delayed_record_id("")
 
 Entries = Callable[[int], Iterator[tuple[int, bytes]]]
@@ -68,7 +67,6 @@ class CursorRepair:
     is_metadata_older: bool
     """Whether managed ledger infos may lack later changes."""
     records: dict[str, tuple[bytes | None, list[bytes]]] = field(default_factory=dict)
-    """Snapshot and deltas to be stored, by record id."""
     done: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     damaged_logs: dict[str, int] = field(default_factory=dict)
@@ -77,7 +75,6 @@ class CursorRepair:
     _has_all_markers: bool = False
 
     def run(self) -> None:
-        """Repair the cursors of all topics in memory. Raises StoreError for records of a newer version."""
         if self.is_metadata_older:
             self._name_cursors_again()
         self._read_logs()
@@ -117,7 +114,6 @@ class CursorRepair:
 
     @property
     def is_needed(self) -> bool:
-        """Whether stored records must change."""
         return bool(self.done or self.damaged_logs)
 
     def _read_logs(self) -> None:
@@ -170,7 +166,6 @@ class CursorRepair:
             cursor.delayed = topic.is_changed = True
 
     def _end_in_buffer(self, topic: RepairedTopic, buffer: TransactionBuffer) -> bool:
-        """End open transactions of `buffer` that their coordinators do not end. Return whether there were any."""
         forgotten = [txn for txn in buffer.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _spans(buffer.open[txn].entries)
@@ -191,13 +186,11 @@ class CursorRepair:
 
     @property
     def _may_lack_ends(self) -> bool:
-        """Whether the end of a transaction that is open at its coordinator may be lost."""
         return (
             self.state.lacks_journal or self.state.is_end_unknown or self.is_metadata_older or bool(self.damaged_logs)
         )
 
     def _action_of(self, txn: TxnId) -> TxnAction | None:
-        """Return a transaction's end from its coordinator's log or from a marker in any topic."""
         found = self.ends.action_of(txn)
         if found is None and not self._has_all_markers:
             self._has_all_markers = True
@@ -222,7 +215,7 @@ class CursorRepair:
 
     def _repair_cursor(self, topic: RepairedTopic, name: str, cursor: CursorInfo) -> None:
         if name == DEDUPLICATION_CURSOR and self.is_metadata_older:
-            return  # The info's sequence ids may be older than its records: the broker reads all again.
+            return  # the info's sequence ids may be older than its records: the broker reads all again
         snapshot, deltas = self._whole_records(topic, name, cursor)
         state = CursorState.restore(topic.ledgers, Position(*cursor.position), snapshot, deltas)
         if _coordinator_of(topic.path) is not None:
@@ -262,7 +255,6 @@ class CursorRepair:
         return (snapshot, kept[1:]) if kept and kept[0] is snapshot else (None, kept)
 
     def _end_holds(self, topic: RepairedTopic, name: str, state: CursorState) -> bool:
-        """End pending transaction acks that no coordinator ends. Return whether there were any."""
         forgotten = [txn for txn in state.held.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _places_held(state.held.open[txn])
@@ -291,7 +283,6 @@ class CursorRepair:
 
 
 def _coordinator_of(path: str) -> int | None:
-    """Return the coordinator whose log is at `path`; None for other topics."""
     number = path.removeprefix(LOG_PREFIX)
     return int(number) if number != path and number.isdigit() else None
 
@@ -302,7 +293,6 @@ def _serial_of(cursor_id: str) -> tuple[int, ...]:
 
 
 def _last_buffer(records: Iterable[bytes]) -> TransactionBuffer | None:
-    """Return the buffer in the first readable record."""
     for record in records:
         try:
             return TransactionBuffer.restore(record)
@@ -321,7 +311,6 @@ def _holds_runs(record: bytes) -> bool:
 
 
 def _acknowledge(state: CursorState, hold: Hold) -> None:
-    """Apply pending acknowledgements as a commit does."""
     if hold.up_to is not None:
         state.mark_delete_to(hold.up_to)
     for ledger_id, entry_ids in hold.groups:
@@ -331,7 +320,6 @@ def _acknowledge(state: CursorState, hold: Hold) -> None:
 
 
 def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) -> str:
-    """Describe which acknowledgements are certain and which may be lost."""
     if snapshot is None and not deltas:
         return (
             f"perhaps all acknowledgements after {state.mark_delete_position}, its initial position: these messages are "

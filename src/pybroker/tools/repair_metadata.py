@@ -1,7 +1,7 @@
 """Repair of `metadata.db`: reads undamaged values, reports possible losses, and writes the values to a new file.
 
-A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Each
-value with a correct checksum is used; of the others only the number is known.
+A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Values
+with a correct checksum are used; the others are only counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class MetadataRows:
 
     rows: list[Row] = field(default_factory=list)
     is_damaged: bool = False
-    """The database cannot be opened."""
     is_mark_damaged: bool = False
     """The marker file is unreadable. It must be removed, and the last changes may be lost."""
     findings: list[str] = field(default_factory=list)
@@ -47,7 +46,6 @@ class MetadataRows:
 
 
 def read_metadata(files: DataFiles) -> MetadataRows:
-    """Read all readable values. Raises NotUsable for an unknown layout."""
     found = MetadataRows()
     if not files.has(METADATA_FILE):
         if files.has(METADATA_MARK):
@@ -58,7 +56,7 @@ def read_metadata(files: DataFiles) -> MetadataRows:
     for finding in doubts(files):
         found.findings.append(finding.line())
         found.is_mark_damaged |= finding.file == METADATA_MARK
-        found.is_damaged |= finding.file != METADATA_MARK  # a damaged log is not kept
+        found.is_damaged |= finding.file != METADATA_MARK  # a damaged log is removed anyway
     try:
         asyncio.run(_open_and_close(files.copy_of(METADATA_FILE)))
     except StoreError as error:
@@ -91,7 +89,6 @@ def doubts(files: DataFiles) -> list[Finding]:
 
 
 def write_metadata(path: Path, rows: list[Row]) -> None:
-    """Create a file with `rows`. Raises sqlite3.Error, OSError."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(path, isolation_level=None)
@@ -109,7 +106,7 @@ def write_metadata(path: Path, rows: list[Row]) -> None:
 
 
 def _require_known_layout(files: DataFiles) -> None:
-    """Raise NotUsable, because values of another layout would count as lost."""
+    """Raise NotUsable for an unknown layout, because its values would count as lost."""
     connection = files.open_database(METADATA_FILE)
     try:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
@@ -146,7 +143,6 @@ def _converted(rows: list[Row]) -> list[Row]:
 
 
 def _read_rows(files: DataFiles, found: MetadataRows) -> None:
-    """Read rows with correct checksums, from both ends of the table as far as SQLite can."""
     rows: dict[str, Row] = {}
     damaged: dict[str, str] = {}
     stored_count: int | None = None

@@ -1,4 +1,4 @@
-"""The plan of a repair: decisions without IO, and their description. `repair.py` reads and writes."""
+"""The plan of a repair, without IO, and its description. `repair.py` reads and writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RepairPlan:
     findings: list[str] = field(default_factory=list)
     rebuilds_table: bool = False
     rebuilds_metadata: bool = False
-    takes_mark: bool = False  # the marker file of metadata.db
+    takes_mark: bool = False  # replaces the marker file of metadata.db
     takes_journal_end: bool = False
     dropped_documents: list[str] = field(default_factory=list)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
@@ -50,7 +50,6 @@ class RepairPlan:
         return self.rebuilds_table or self.takes_mark or self.takes_journal_end
 
     def lines(self) -> list[str]:
-        """Return the report for the operator."""
         lines = [f"found: {finding}" for finding in self.findings]
         if not self.is_needed:
             lines.append("nothing to repair: a broker can start with the directory")
@@ -77,7 +76,6 @@ class RepairPlan:
 
 
 def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
-    """Return the pieces after the first `held` entries of a ledger. The runs may overlap or leave gaps."""
     pieces: list[Piece] = []
     end = held
     for run in sorted(runs, key=lambda run: run.first_entry_id):
@@ -94,7 +92,6 @@ def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
 
 
 def span(ledger_id: int, first_id: int, count: int) -> str:
-    """Describe positions."""
     if count == 1:
         return f"position {ledger_id}:{first_id}"
     return f"positions {ledger_id}:{first_id} to {ledger_id}:{first_id + count - 1}"

@@ -1,7 +1,7 @@
 """Reads values from the pages of a damaged `metadata.db` without SQLite, and checks whether they are complete.
 
-A path's value can change, so older page versions are used only for paths without a newer value. The totals in the
-database prove whether the values are exactly those of the last commit.
+Older page versions are used only for paths without a newer value. The totals in the database prove whether the values
+are exactly those of the last commit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class SalvagedMetadata:
 
 
 def _value_of(cells: Cells) -> Row | None:
-    """Return the row if its checksum is correct."""
     if len(cells) != len(("path", "value", "version", "checksum")):
         return None
     path, value, version, checksum = cells

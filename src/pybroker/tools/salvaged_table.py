@@ -1,7 +1,7 @@
 """Reads undamaged rows of a damaged `checkpoint.db`, and determines which cursors may have lost rows.
 
-Every row with a correct checksum is used, also from older page versions, because a cursor's record never changes
-under its number. The digests show whether rows are missing; the b-trees show between which keys.
+Every row with a correct checksum is used, also from older page versions, because the content of a cursor record never
+changes. The digests show whether rows are missing; the b-trees show between which keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _KIND_OFFSET, _WHOLE = 1, 0
 """Offset and value of the record kind "whole state" in records of cursors and delayed entries."""
 
 Key = tuple[str, int]
-"""Cursor id and record number."""
 
 
 @dataclass(slots=True)
@@ -59,7 +58,6 @@ class SalvagedTable:
         self.lost: list[tuple[Key | None, Key | None]] = []
         """Pairs of keys (exclusive) between which cursor records are lost; None: the end of the table."""
         self.lost_records: int | None = 0
-        """The number of lost cursor records; None if unknown."""
         self._pages = DatabasePages(data, log, _is_whole)
         self._roots = self._pages.roots()
         self._copies = list(self._pages.every_row())
@@ -69,11 +67,10 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Whether the newest version of each page is certain: a damaged log may hide a newer one."""
+        """Return whether the newest version of each page is certain: a damaged log may hide a newer one."""
         return not self._pages.has_damaged_log
 
     def may_lack(self, cursor_id: str) -> bool:
-        """Return whether a record of the cursor may be lost."""
         return any(_is_between(cursor_id, *span) for span in self.lost)
 
     def _tree(self, table: str) -> list[Row | None]:
@@ -125,7 +122,6 @@ class SalvagedTable:
         self.cursors.setdefault(cursor_id, CursorRows()).add(number, data, is_snapshot=is_snapshot)
 
     def _missing(self, table: str, rows: list[Row]) -> int | None:
-        """Return how many rows of the last commit are missing in `rows`; None if unknown."""
         digest = next((row for row in self._tree("digests") if row is not None and row[0] == table), None)
         if digest is None:
             return None
@@ -138,7 +134,6 @@ class SalvagedTable:
         return count - len(rows) if isinstance(count, int) and count > len(rows) else None
 
     def _healed(self, row: Row | None) -> Row | None:
-        """Return the row or an undamaged copy of it; None if there is none."""
         if row is None or not _is_cursor_row(row):
             return None
         if _is_whole(row):
@@ -151,7 +146,6 @@ class SalvagedTable:
 
 
 def _spans(rows: list[Row | None]) -> list[tuple[Key | None, Key | None]]:
-    """Return the pairs of keys between which rows are unreadable."""
     spans: list[tuple[Key | None, Key | None]] = []
     before: Key | None = None
     is_open = False

@@ -1,9 +1,9 @@
 """Detection of damage in a SQLite write-ahead log. Pure.
 
-SQLite treats the first frame with a wrong checksum as the end of the log, so damage in the middle silently undoes
-later commits. Checksums are chained, so a later frame that continues the chain shows that the log went on. A crash
-may also leave any frames of an uncommitted transaction, but the next transaction begins only when the previous one is
-durable. So damage is proved by a frame of a later transaction.
+SQLite treats the first frame with a wrong checksum as the end of the log, so damage in the middle silently undoes later
+commits. Checksums are chained, so a later frame that continues the chain proves that the log was longer. A crash may
+also leave frames of an uncommitted transaction, but the next transaction begins only when the previous one is durable.
+Therefore a frame of a later transaction proves damage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def log_page_size(data: bytes) -> int:
 
 
 def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
-    """Return the frames since the last restart of the log, including damaged ones, up to the last undamaged one."""
+    """Return the frames since the last restart of the log, up to the last undamaged one, including damaged ones."""
     frame_bytes = _FRAME.size + page_size
     if len(data) < _HEADER.size + frame_bytes:
         return []
@@ -89,7 +89,7 @@ def find_log_damage(data: bytes) -> int | None:
 
 
 def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> bool:
-    """Return whether the frames that continue the chain after the one at `offset` reach into another transaction."""
+    """Return whether the frames that continue the chain after `offset` reach into another transaction."""
     frame_bytes = _FRAME.size + page_size
     has_commit = False
     while offset + 2 * frame_bytes <= len(data):

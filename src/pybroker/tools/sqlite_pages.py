@@ -1,13 +1,11 @@
 """Reading of a damaged SQLite file page by page, without SQLite. Pure.
 
 SQLite stops at the first unreadable page or cell. This module reads each page of the file and of its write-ahead log
-separately, and returns each row that the caller accepts by its checksum.
+separately, and returns each row that the caller accepts by its checksum. `every_row` yields the undamaged rows of all
+pages, including older versions and freed pages. `tree` returns the rows of one b-tree in key order, in the newest
+version of each page, with None for unreadable parts.
 
-Operation: `every_row` yields the undamaged rows of all pages, including older versions. `tree` returns the rows of
-one b-tree in the newest version of each page in key order, with None for unreadable parts.
-
-Limitations: no UTF-16 databases, no encryption. Rows on freed pages are also returned; the caller decides by their
-keys.
+Limitations: no UTF-16 databases, no encryption.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class _Cell(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A parsed page. None: an unreadable cell."""
+    """A parsed page, with None for an unreadable cell."""
 
     cells: list[_Cell | None]
     last_child: int
@@ -65,7 +63,7 @@ class DatabasePages:
         self.has_damaged_log = any(not frame.is_whole for frame in frames)
         """Whether a page in the log is damaged, so that any page may be outdated."""
         self._versions: dict[int, list[bytes]] = {}  # by page number, oldest first
-        self._overflow: set[int] = set()  # pages that hold the ends of long rows
+        self._overflow: set[int] = set()  # pages with the ends of long rows
         for number in range(1, len(data) // self._page_bytes + (len(data) % self._page_bytes > 0) + 1):
             page = data[(number - 1) * self._page_bytes : number * self._page_bytes]
             self._versions[number] = [page.ljust(self._page_bytes, b"\0")]
@@ -78,10 +76,9 @@ class DatabasePages:
             if index <= committed:
                 versions.append(frame.data)
             else:
-                versions.insert(0, frame.data)  # Not committed: only its rows may be used.
+                versions.insert(0, frame.data)  # not committed: only its rows may be used
 
     def roots(self) -> dict[str, int]:
-        """Return the root page of each table in the readable part of the schema."""
         found: dict[str, int] = {}
         for cell in self._schema_rows(1, set()):
             kind, name, _, root = cell[:4] if len(cell) == _SCHEMA_COLUMNS else (None,) * 4
@@ -140,7 +137,6 @@ class DatabasePages:
                 yield from self._rows_anywhere(number, data)
 
     def _rows_by_pointers(self, number: int, data: bytes) -> tuple[list[Row], bool]:
-        """Return the undamaged rows of a page, and whether the whole page is undamaged."""
         try:
             cells = self._parse(number, data).cells
         except Unreadable:
@@ -150,7 +146,6 @@ class DatabasePages:
         return whole, len(whole) == len(rows) and None not in cells
 
     def _rows_anywhere(self, number: int, data: bytes) -> Iterator[Row]:
-        """Yield the undamaged rows of a damaged page, by trying to parse a row at each offset."""
         for offset in range(_FILE_HEADER_BYTES if number == 1 else 0, self._page_bytes):
             for read in (self._index_row, self._table_row):
                 try:
@@ -163,7 +158,6 @@ class DatabasePages:
     # --- pages -------------------------------------------------------------------------------------------------------
 
     def _parsed(self, number: int) -> _Page | None:
-        """Return the newest version of a page; None if unreadable."""
         versions = self._versions.get(number)
         if not versions:
             return None
@@ -173,7 +167,6 @@ class DatabasePages:
             return None
 
     def _parse(self, number: int, data: bytes) -> _Page:
-        """Raise Unreadable."""
         start = _FILE_HEADER_BYTES if number == 1 else 0
         kind, _, count, _, _ = struct.unpack_from(">BHHHB", data, start)
         if kind not in _KINDS:
@@ -208,12 +201,10 @@ class DatabasePages:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def _index_row(self, data: bytes, offset: int) -> Row:
-        """Raise Unreadable."""
         size, offset = _varint(data, offset)
         return self._record(data, offset, size, (self._usable_bytes - 12) * 64 // 255 - 23)
 
     def _table_row(self, data: bytes, offset: int) -> Row:
-        """Return the row with its row id as the integer primary key. Raises Unreadable."""
         size, offset = _varint(data, offset)
         row_id, offset = _varint(data, offset)
         values = self._record(data, offset, size, self._usable_bytes - 35)
@@ -233,7 +224,6 @@ class DatabasePages:
         return tuple(values)
 
     def _payload(self, data: bytes, offset: int, size: int, most_bytes: int) -> bytes:
-        """Return the bytes of a record, which may continue on overflow pages."""
         if size <= most_bytes:
             if offset + size > len(data):
                 raise Unreadable
@@ -293,7 +283,6 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _column_types(data: bytes, offset: int) -> tuple[list[int], int]:
-    """Return the column types and the header length of a record. Raises Unreadable."""
     header_bytes, at = _varint(data, offset)
     end = offset + header_bytes
     if not at < end <= len(data) or header_bytes > _MAX_HEADER_BYTES:

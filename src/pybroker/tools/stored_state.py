@@ -1,7 +1,7 @@
 """The combined state of checkpoint table and journal, read without changes, with all damage found.
 
-The rules are those of a start: batches apply in order from the table's sequence number on, and records after extents.
-Where a start refuses, this module records the damage and continues as far as possible.
+The rules are those of a broker start: batches apply in order from the table's sequence number on. Where a start
+refuses, this module records the damage and continues as far as possible.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
 NO_NAME = "no topic refers to it, so metadata is lost"
-"""Reason for a ledger with entries."""
 NO_TOPIC = "contains no topic, although there are ledgers with entries"
 NO_METADATA = "is missing, although there are ledgers with entries (this is normal only with metadataStore=memory)"
 ANY_SEQUENCE = 1 << 63
@@ -97,11 +96,10 @@ class StoredState:
         self.lacks_journal = False
         """Whether durable batches are lost or damaged."""
         self.is_end_unknown = False
-        """Whether it is unknown if the last batches and the table's last transactions exist."""
+        """Whether the last batches and the table's last transactions may be missing."""
         self.known = NOTHING_KNOWN
         """The store's data according to the metadata."""
         self.known_end: JournalEnd | None = None
-        """The latest recorded end of the durable journal."""
         self.missing: list[str] = []
         """Descriptions of the missing parts of the journal and of all ledgers."""
         self._files = files
@@ -122,14 +120,12 @@ class StoredState:
 
     @property
     def next_ledger_id(self) -> int:
-        """Return the lowest id that was never assigned, according to facts and journal."""
         return max(self.facts.ledger_id, self._max_created_id + 1)
 
     def cursor_ids(self) -> list[str]:
         return sorted(self._stored_cursors.keys() | self._touched_cursors)
 
     def cursor_records(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """Return snapshot and deltas of a cursor as a start would find them."""
         return merge(self._stored_cursors.get(cursor_id, (None, [])), self._shelf.shelved(cursor_id))
 
     def may_lack_records(self, cursor_id: str, *, is_each_whole: bool = False) -> bool:
@@ -143,7 +139,7 @@ class StoredState:
             return False
         _, snapshot, deltas = self._shelf.shelved(cursor_id)
         has_whole = snapshot is not None or any(is_each_whole or is_whole_record(data) for _, data in deltas)
-        return not (self._are_facts_known and has_whole)  # The live journal is newer than the table.
+        return not (self._are_facts_known and has_whole)  # the live journal is newer than the table
 
     # The table
 
@@ -164,7 +160,7 @@ class StoredState:
                         self._report(Finding(name, None, "", str(text)))
                 self._version = schema_version(connection)
                 if self._version == 0:
-                    # Without other files: interrupted in its first start, and created by the next one.
+                    # Without other files, the first start was interrupted; the next start creates the table.
                     if what_is_there := self._files.what_is_there():
                         self._lose_facts(name, f"is empty, although there are {what_is_there}")
                 else:
@@ -184,7 +180,7 @@ class StoredState:
         facts, end = self.facts, self.known_end
         is_table_last = self._are_facts_known and (end is None or end.commit <= facts.commit)
         if is_table_last and facts.is_clean and facts.segment_files and not self._files.segment_names():
-            self._miss("ledgers", None, f"is empty; it held {facts.segment_files} files when the broker stopped")
+            self._miss("ledgers", None, f"is empty; it contained {facts.segment_files} files when the broker stopped")
 
     def _miss(self, file: str, offset: int | None, text: str) -> None:
         finding = Finding(file, offset, "", text)
@@ -264,14 +260,12 @@ class StoredState:
     # The journal
 
     def live_journal(self) -> dict[int, str]:
-        """Return the files that a start would read."""
         names = self._files.journal_names()
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield every live batch. Payloads are valid until the next file is read.
-
-        Raises NotUsable for a journal file of a newer version.
+        """Apply and yield every live batch. Payloads are valid until the next file is read. Raises NotUsable for a
+        journal file of a newer version.
         """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
@@ -282,7 +276,7 @@ class StoredState:
                 self._report(Finding(name, 0, "", str(error)))
                 repaired = with_new_header(data, generation)
                 if repaired is None and isinstance(error, UnknownVersion):
-                    # Not damage: the batches are not of this version either.
+                    # Not damage: the batches are of the newer version, too.
                     raise NotUsable(f"{name} cannot be read: {error}") from error
                 if repaired is None:
                     self.lacks_journal = True
@@ -293,7 +287,7 @@ class StoredState:
                 self._report(Finding(name, offset, "", "damaged batch, which the checkpoint covers", is_damage=False))
             live = scanned.batches
             if live and not self._are_facts_known and not order.next_sequence:
-                order = BatchOrder(live[0].sequence, is_synced=True)  # The table's last batch is unknown.
+                order = BatchOrder(live[0].sequence, is_synced=True)  # the table's last batch is unknown
             try:
                 live = order.live_batches(name, scanned)
             except DamagedJournal as error:
@@ -315,8 +309,8 @@ class StoredState:
         self._report(finding)
 
     def _counts(self, batch: BatchHeader) -> bool:
-        """Return whether a batch is used. Without the table's facts, any batch may hold data that is stored nowhere
-        else.
+        """Return whether a batch is used. Without the table's facts, every batch is used: its data may be stored
+        nowhere else.
         """
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 
@@ -378,7 +372,6 @@ class StoredState:
             self.appended.pop(record.ledger_id, None)
 
     def _append(self, record: AppendRecord) -> str:
-        """Apply the record. Return a description of its problem; empty if there is none."""
         ledger_id = record.ledger_id
         extent = self.extents.get(ledger_id)
         if extent is None:
@@ -388,7 +381,7 @@ class StoredState:
         self.appended[ledger_id] = max(end, expected) - extent.entry_count
         if record.first_entry_id == expected or not self._are_facts_known:
             return ""
-        return f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}"
+        return f"entry {ledger_id}:{record.first_entry_id} follows entry {ledger_id}:{expected - 1}"
 
     def _read(self, name: str) -> bytes:
         with self._files.disk.open_for_read(self._files.directories.journal / name) as file:

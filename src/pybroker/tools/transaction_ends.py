@@ -1,7 +1,7 @@
 """Recovery of transactions' ends from coordinators' logs and topics' markers. Pure.
 
-A coordinator deletes a transaction only when all participants have durably ended it. A participant with an open
-transaction that its coordinator does not know has lost the end.
+A coordinator deletes a transaction only when all participants have durably ended it. If a participant has an open
+transaction that its coordinator does not know, the participant's record of the end is lost.
 """
 
 from __future__ import annotations
@@ -47,15 +47,13 @@ class TransactionEnds:
         return unreadable
 
     def marked(self, txn: TxnId, action: TxnAction) -> None:
-        """Record a transaction's end from a marker."""
         self._actions.setdefault(txn, action)
 
     def seen(self, txn: TxnId) -> None:
-        """Record that the transaction existed, so its id must not be assigned again."""
+        """Record that the transaction existed, so that its id is not assigned again."""
         self._highest[txn.most] = max(txn.least, self._highest.get(txn.most, 0))
 
     def will_end(self, txn: TxnId) -> bool:
-        """Return whether the coordinator knows the transaction and will end it consistently with topics' markers."""
         state = self._coordinators.get(txn.most)
         transaction = None if state is None else state.find(txn.least)
         if transaction is None:
@@ -64,17 +62,15 @@ class TransactionEnds:
         return transaction.status is not Status.OPEN or txn not in self._actions
 
     def is_open(self, txn: TxnId) -> bool:
-        """Return whether the transaction is open in its coordinator's log."""
         state = self._coordinators.get(txn.most)
         transaction = None if state is None else state.find(txn.least)
         return transaction is not None and transaction.status is Status.OPEN
 
     def action_of(self, txn: TxnId) -> TxnAction | None:
-        """Return the transaction's end from any log or marker; None if unknown."""
         return self._actions.get(txn)
 
     def forgotten_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest id of participants that is above all ids in the coordinator's log."""
+        """Return, by coordinator, the highest id at participants that is above all ids in the coordinator's log."""
         return {
             coordinator: highest
             for coordinator, highest in self._highest.items()
@@ -82,11 +78,10 @@ class TransactionEnds:
         }
 
     def highest_id(self, coordinator: int) -> int:
-        """Return the highest known id of a coordinator, in its log or at participants."""
         state = self._coordinators.get(coordinator)
         return max(self._highest.get(coordinator, 0), 0 if state is None else state.last_least)
 
 
 def record_of_nothing(highest_id: int) -> bytes:
-    """Return a log entry that only records the highest assigned id: it ends a transaction that does not exist."""
+    """Return a log entry that ends a transaction that does not exist, to record the highest assigned id."""
     return encode(Record(WITHOUT_SINKS, Kind.ABORTED, 0, highest_id))

@@ -44,7 +44,6 @@ EXIT_NOT_USABLE = 2
 
 
 def main(directory: Path) -> int:
-    """Verify, print a line for each finding and a summary, and return the exit code."""
     findings: list[Finding] = []
 
     def report(finding: Finding) -> None:
@@ -191,7 +190,6 @@ class Verifier:
     # Metadata and cursors
 
     def _load_topics(self) -> list[TopicLedgers] | None:
-        """Return the topics in the metadata; None if it is unavailable."""
         if not self._files.has(METADATA_FILE):
             if self._files.has(METADATA_MARK):
                 self._damage(METADATA_FILE, None, "", "is missing")
@@ -252,7 +250,7 @@ class Verifier:
             found = self._ledgers.get(ledger_id)
             stored = (0 if found is None else found.entry_count) + state.appended.get(ledger_id, 0)
             if ledger_id not in open_ids and stored != summary.entry_count:
-                reason = f"holds {stored} entries, but {summary.entry_count} according to the metadata"
+                reason = f"has {stored} entries, but {summary.entry_count} according to the metadata"
                 self._damage(segments.get(ledger_id, METADATA_FILE), None, where, reason)
 
     def _verify_cursors(self, topics: list[TopicLedgers] | None) -> None:
@@ -309,8 +307,7 @@ def _span(ledger_id: int, first_id: int, end_id: int) -> str:
     return f"positions {ledger_id}:{first_id} to {ledger_id}:{end_id - 1}"
 
 
-def _show_nothing(_done_bytes: int, _total_bytes: int) -> None:
-    """The progress callback without a progress bar."""
+def _show_nothing(_done_bytes: int, _total_bytes: int) -> None: ...
 
 
 @contextmanager
@@ -319,7 +316,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return
-    # Imported here, because it is optional.
+    # imported here, because it is optional
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

@@ -1,14 +1,15 @@
-"""One coordinator: opens and ends transactions by the rules of `coordinator_state.py`, in a log, and notifies participants.
+"""One transaction coordinator: opens and ends transactions by the rules of `coordinator_state.py`, stores them in a
+log, and notifies participants.
 
-Operation: each request asks the state for a record, appends it, applies it immediately, and is answered when it is durable. A
-durable COMMITTING or ABORTING continues to its end without a client.
+Operation: each request gets a record from the state, appends it to the log, applies it immediately, and is answered
+when it is durable. A durable COMMITTING or ABORTING is completed without a client.
 
-Recovery: the whole log is read before any request is served. Pending ends continue, and open transactions are usable or time out.
-When the log fails, all waiters receive an error, and the log is read again, after an increasing delay: state that is not in the log
-is dropped, and no client has received an answer for it.
+Recovery: the whole log is read before requests are served. Pending ends continue; open transactions are usable or time
+out. When the log fails, all waiters receive an error, and the log is read again after an increasing delay. State that
+is not in the log is dropped; no client has received an answer for it.
 
-Concurrency: no other task runs between the request to the state and the append, so each record matches the state that it is applied
-to.
+Concurrency: no other task runs between the decision of the state and the append, so each record matches the state that
+it is applied to.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ TOLD_A_TURN = 256
 
 @dataclass
 class Counters:
-    """Since the broker started."""
+    """Counters since the broker started."""
 
     created: int = 0
     committed: int = 0
@@ -71,7 +72,7 @@ class Counters:
 
 
 class CoordinatorContext:
-    """The shared state of all coordinators of a broker."""
+    """The objects that all coordinators of a broker share."""
 
     def __init__(self, runtime: Runtime, ledgers: ManagedLedgerFactory, end_participant: EndParticipant) -> None:
         self.runtime = runtime
@@ -82,13 +83,13 @@ class CoordinatorContext:
         self.limits = TransactionLimits(runtime.config)
 
     def admit_waiting(self) -> None:
-        """Serve waiting requests of all coordinators, which share memory."""
+        """Serve requests of all coordinators that wait for memory."""
         for each in self.coordinators.values():
             each.admit_waiting()
 
 
 class Coordinator:
-    """Exists from its first use to the broker's end."""
+    """Exists from its first use until the broker stops."""
 
     def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
@@ -106,9 +107,10 @@ class Coordinator:
         self._ready = asyncio.Event()
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
-        self._ended: dict[int, asyncio.Future[None]] = {}  # the waiters for the end of a transaction
-        self._told: dict[int, Transaction] = {}  # confirmed by all participants, and not yet in the log
-        self._is_log_full = False  # set when it is logged
+        self._ended: dict[int, asyncio.Future[None]] = {}  # requests that wait for the end of a transaction
+        # transactions that all participants have confirmed, whose removal is not in the log yet
+        self._told: dict[int, Transaction] = {}
+        self._is_log_full = False  # whether the full log was reported
         self._slots = TransactionSlots(coordinator_id, context.limits, lambda: self.state)
         self._failures = 0
         self.endings = self._new_endings()
@@ -191,26 +193,26 @@ class Coordinator:
             )
 
     async def _go_on(self, state: CoordinatorState) -> None:
-        """Continue the pending ends of an earlier run, or of a failed log: a few at once, while requests are served."""
+        """Continue the pending ends that the log contains, a few at once, while requests are served."""
         now_wall_ms, now_ms = self._runtime.clock.wall_ms(), self._runtime.clock.monotonic_ms()
-        # With their status in the log: the participants of a transaction that a client ends meanwhile are notified later, when the
+        # With their status in the log: a transaction that a client ends meanwhile is notified by that request, when the
         # end is durable.
         found = [(transaction, transaction.status) for transaction in state.transactions()]
         for count, (transaction, status) in enumerate(found):
             if count % GONE_ON_WITH_AT_ONCE == GONE_ON_WITH_AT_ONCE - 1:
                 await asyncio.sleep(0)
             if self.state is not state or self.phase is not Phase.READY:
-                return  # it is read again, or closed
+                return  # The log is read again, or closed.
             if status is Status.OPEN:
                 transaction.timeout_ms = min(transaction.timeout_ms, self._longest_ms())
-                # A wall clock that was set back must not keep it open for longer than requested.
+                # A wall clock that was set back must not keep the transaction open for longer than requested.
                 left_ms = min(transaction.timeout_ms, transaction.opened_ms + transaction.timeout_ms - now_wall_ms)
                 self._time_out_at(transaction, now_ms + max(0, left_ms))
             else:
                 self._tell(transaction)
 
     def _log_failed(self, error: StoreError) -> None:
-        """The log accepts no more records: drop all state beyond it, and read it again."""
+        """Handle a log that accepts no more records: drop all state that is not in it, and read it again."""
         if self.phase is not Phase.READY:
             return
         logs.error("transaction_log.failed", coordinator=self.id, error=str(error))
@@ -242,9 +244,9 @@ class Coordinator:
         await self._recover()
 
     async def close(self) -> None:
-        """Accept no more commands. The next run finds the operations in progress."""
+        """Accept no more commands. The next run of the broker continues the pending ends."""
         self.phase = Phase.CLOSED
-        self._ready.set()  # waiters receive an error
+        self._ready.set()  # Waiters receive an error.
         self.endings.close()
         self._refuse_all(ServiceNotReady("the broker is stopping, try again"))
         await self._tasks.close()
@@ -253,7 +255,7 @@ class Coordinator:
             self.log = None
 
     def _append(self, record: Record) -> asyncio.Future[None]:
-        """Raises StoreError without effect."""
+        """Append a record and apply it. Raises StoreError without effect."""
         if self.log is None or self.phase is not Phase.READY:
             raise self._not_ready()
         durable = self.log.append(record)
@@ -270,9 +272,10 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default the owner.
+        """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default
+        the owner.
 
-        Waits while the limit is reached or `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady and
+        Waits at the limit, or while `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady and
         StoreError.
         """
         await self.ready()
@@ -333,7 +336,7 @@ class Coordinator:
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
-            await self._written()  # an earlier request for the same may not be durable yet
+            await self._written()  # An earlier request for the same participants may not be durable yet.
             return
         limit = self._runtime.config.max_participants_per_transaction
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
@@ -382,7 +385,7 @@ class Coordinator:
             self._tasks.start(self._tell_each(transactions), "end a batch")
 
     async def _tell_each(self, transactions: Sequence[Transaction]) -> None:
-        """In slices: a batch may have thousands."""
+        """Notify the participants, in slices: a batch may have thousands of transactions."""
         for index, transaction in enumerate(transactions):
             self._tell(transaction)
             if index % TOLD_A_TURN == TOLD_A_TURN - 1:
@@ -390,7 +393,7 @@ class Coordinator:
 
     def _tell(self, transaction: Transaction) -> None:
         if self.state.find(transaction.id.least) is not transaction or self.phase is not Phase.READY:
-            return  # the log was read again meanwhile
+            return  # The log was read again.
         participants = [Participant(topic) for topic in transaction.partitions]
         participants += [Participant(topic, subscription) for topic, subscription in transaction.subscriptions]
         action = transaction.action
@@ -400,8 +403,8 @@ class Coordinator:
     def _all_told(self, ending: Ending) -> None:
         transaction = self.state.find(ending.txn_id.least)
         if transaction is None or transaction.action is not ending.action:
-            return  # the log was read again meanwhile
-        # The end was durable before any participant was notified, and all have confirmed durably. If the record that removes it is
+            return  # The log was read again.
+        # The end is durable, and all participants have confirmed durably. If the record that removes the transaction is
         # lost, they are notified again. So the caller does not wait for it.
         ended = self._ended.pop(transaction.id.least, None)
         if ended is not None and not ended.done():
@@ -411,7 +414,9 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """Remove ended transactions while the log has space for the records, and retry later. A failed log keeps all."""
+        """Remove ended transactions from the log if it has space for the records; retry later otherwise. A failed log
+        keeps all.
+        """
         if told is not self._told:
             return
         for transaction in list(islice(told.values(), TOLD_A_TURN)):
@@ -426,7 +431,7 @@ class Coordinator:
                 self._runtime.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
                 return
             except ServiceNotReady:
-                return  # the log is read again, and participants are notified again
+                return  # The log is read again, and participants are notified again.
             self._is_log_full = False
             del told[transaction.id.least]
             durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
@@ -436,12 +441,14 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Whether all participants have confirmed, and the log lacks space for the record: clients have their answer."""
+        """Return whether all participants have confirmed, and the log lacks space for the record. Clients have their
+        answer.
+        """
         return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
         if durable.cancelled() or durable.exception() is not None:
-            return  # the log is read again, and participants are notified again
+            return  # The log is read again, and participants are notified again.
         counters = self.counters
         if action is TxnAction.COMMIT:
             counters.committed += 1
@@ -454,8 +461,8 @@ class Coordinator:
     async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
         """Open a transaction for a batch of a sink; None if that batch, or a later one, was committed.
 
-        Transactions of an earlier run of the writer, up to that batch, are aborted. Raises the errors of `new` and of
-        `Marks.is_repeat`.
+        Transactions that earlier runs of the writer left open, up to that batch, are aborted. Raises the errors of
+        `new` and of `Marks.is_repeat`.
         """
         await self.ready()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
@@ -474,10 +481,10 @@ class Coordinator:
             self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or a later one
-        is committed.
+        """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or
+        a later one is committed.
 
-        `open_of_sink` checks it so that no transaction is opened that could not be committed. Raises the errors of
+        `open_of_sink` calls it, so that no transaction is opened that could not be committed. Raises the errors of
         `Marks.is_repeat` and `Marks.makes_room`.
         """
         config, marks = self._runtime.config, self.state.marks
@@ -492,11 +499,12 @@ class Coordinator:
         )
 
     async def commit_together(self, label: Label, leasts: Sequence[int], asking: Asking, *, takes_over: bool) -> bool:
-        """Commit these transactions of the sink as one, and abort all other open ones of it up to that batch. Durable on return:
-        they are COMMITTING, and `sink_committed` waits for their end.
+        """Commit these transactions of the sink together, and abort all other open ones of it up to that batch. Durable
+        on return; participants are notified later (`sink_committed`).
 
-        Returns False after aborting open ones of these if the batch, or a later one, was committed before. Raises the errors of
-        `CoordinatorState.together`, NotAllowedError and TooManyRequests above a limit, ServiceNotReady and StoreError.
+        If the batch, or a later one, was committed before, abort these transactions and return False. Raises the errors
+        of `CoordinatorState.together`, NotAllowedError and TooManyRequests above a limit, ServiceNotReady and
+        StoreError.
         """
         await self.ready()
         config = self._runtime.config
@@ -599,12 +607,12 @@ class Coordinator:
             except StoreError:
                 self._timeouts.add(least, now_ms + FULL_DISK_RETRY_MS)
             except ServiceNotReady:
-                break  # the log is read again, with its timeouts
+                break  # The log is read again, with its timeouts.
             else:
                 self.counters.timed_out += 1
         self._arm()
 
 
 async def _settled(durable: asyncio.Future[None]) -> None:
-    """Wait for it; it continues if the waiter is cancelled."""
+    """Wait for `durable`, which continues if the waiter is cancelled."""
     await asyncio.shield(durable)

@@ -3,15 +3,15 @@
     OPEN ── commit ──> COMMITTING ── all participants confirmed ──> COMMITTED (removed)
       └── abort, timeout ──> ABORTING ── all participants confirmed ──> ABORTED (removed)
 
-Transactions of a sink (`sinks.py`) can be committed together with the mark of their batch: one record makes all of them COMMITTING,
-moves the mark, and makes all other open transactions of the sink up to that batch ABORTING.
+Transactions of a sink (`sinks.py`) are committed together: one record makes all of them COMMITTING, moves the sink's
+mark, and makes all other open transactions of the sink up to that batch ABORTING.
 
-Operation: a method refuses, or returns the record of the decision. The caller appends the record to the log and then applies it.
-Recovery applies the same records in the same order, and so reaches the same state.
+Operation: a method refuses, or returns the record of the decision. The caller appends the record to the log and then
+applies it. Recovery applies the same records in the same order, and so reaches the same state.
 
-Invariants: ids increase and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and accepts no
-more participants; all transactions up to the low-water mark have ended; `size_bytes` is the sum over all transactions; the mark of
-a sink only increases while its writer is the same.
+Invariants: ids increase and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and
+accepts no more participants; all transactions up to the low-water mark have ended; `size_bytes` is the sum over all
+transactions; the mark of a sink only increases while its writer is the same.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
 """`as_sent` if the client wrote all topic names in full."""
 SENT_NAME_BYTES = 150
 """Besides the text of the name."""
+
+
+def not_found(txn_id: TxnId) -> TransactionNotFound:
+    """Return the error with Pulsar's text."""
+    return TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
 
 
 class Phase(enum.StrEnum):
@@ -100,7 +105,7 @@ class Transaction:
 
     @property
     def holder(self) -> str:
-        """The holder that the transaction is counted for (`waiting/fair_shares.py`)."""
+        """The holder whose share the transaction uses (`waiting/fair_shares.py`)."""
         return holder_of_role(self.owner).name if self._holder is None else self._holder
 
     def held_by(self, name: str) -> None:
@@ -118,7 +123,7 @@ class Transaction:
     def add(
         self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]], as_sent: Mapping[str, str]
     ) -> None:
-        """Add participants, including known ones."""
+        """Add participants; known ones are ignored."""
         for name, sent in as_sent.items():
             if name not in self.as_sent:
                 self.as_sent[name] = sent
@@ -152,7 +157,7 @@ class CoordinatorState:
 
     @property
     def low_water_mark(self) -> int:
-        """All transactions up to this `least` have ended."""
+        """The `least` up to which all transactions have ended."""
         return next(iter(self._live)) - 1 if self._live else self.last_least
 
     def transactions(self) -> Iterable[Transaction]:
@@ -160,18 +165,18 @@ class CoordinatorState:
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
-        """None for an ended or unknown transaction."""
+        """Return None for an ended or unknown transaction."""
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
         """Raises TransactionNotFound for an ended or unknown transaction."""
         found = self._live.get(txn_id.least)
         if found is None:
-            raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
+            raise not_found(txn_id)
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """The log does not contain holders that are connections."""
+        """Set the holder of a transaction. The log does not contain holders that are connections."""
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)
@@ -209,7 +214,8 @@ class CoordinatorState:
         subscriptions: Iterable[tuple[str, str]],
         as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """None when all participants are known. Raises InvalidTxnStatus for a transaction that is ending.
+        """Return the record, or None when all participants are known. Raises InvalidTxnStatus for a transaction that is
+        ending.
 
         `as_sent`: see `ALL_IN_FULL`.
         """
@@ -234,8 +240,9 @@ class CoordinatorState:
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
-        """Begin the end; None when it has begun. Raises InvalidTxnStatus for the opposite end in progress, and for the single
-        commit of a sink's transaction: its batch would be committed in part and be repeated.
+        """Return the record that begins the end; None when it has begun. Raises InvalidTxnStatus for the opposite
+        end in progress, and for committing a transaction of a sink alone, because its batch would be committed in
+        part and be repeated.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -268,7 +275,7 @@ class CoordinatorState:
         for least in commits:
             transaction = self.existing(TxnId(self.coordinator_id, least))
             if not asking.may(transaction.owner):
-                raise TransactionNotFound(f"The transaction with this txdID `{transaction.id}`not found ")
+                raise not_found(transaction.id)
             of = transaction.label
             if of is None or (of.sink, of.batch, of.writer) != (label.sink, label.batch, label.writer):
                 raise InvalidTxnStatus(
@@ -307,13 +314,15 @@ class CoordinatorState:
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return a sink's open transactions that will not be committed: of other runs of its writer up to that batch, and of other
-        writers.
+        """Return a sink's open transactions that will not be committed: of other runs of its writer up to that
+        batch, and of other writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """Include all of other writers, which count their batches differently."""
+        """Return the open transactions of the sink that the commit of `leasts` aborts. All of other writers are
+        included, because they number batches differently.
+        """
         return [
             each
             for each in self._open_among(leasts, asking)
@@ -325,11 +334,11 @@ class CoordinatorState:
         return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
-        """Delete its mark: repeated batches are written again."""
+        """Return the record that deletes its mark. Repeated batches are then written again."""
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
-        """None when it was deleted."""
+        """Return the record of the sink's mark; None if it was deleted."""
         mark = self.marks.get(sink)
         if mark is None:
             return None
@@ -346,7 +355,7 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """Return its whole present state, which makes all earlier records unnecessary."""
+        """Return the whole present state, which replaces all earlier records."""
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,
@@ -365,7 +374,7 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """Return the record's transaction, None if it has ended."""
+        """Apply a record. Return its transaction, None if it has ended."""
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
@@ -400,7 +409,7 @@ class CoordinatorState:
         for leasts, status in ((record.commits, Status.COMMITTING), (record.aborts, Status.ABORTING)):
             for least in leasts:
                 transaction = self._live.get(least)
-                if transaction is not None:  # else its first record was trimmed
+                if transaction is not None:  # otherwise its first record was trimmed
                     transaction.status = status
 
     def _put(self, record: Record) -> Transaction:
@@ -420,7 +429,7 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """Rebuild the order after the whole log was read: rewritten transactions are at their new position."""
+        """Restore the order of ids after the log was read, because records of rewritten transactions are at the end."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 

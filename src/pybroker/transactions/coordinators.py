@@ -1,11 +1,11 @@
 """All transaction coordinators of the broker.
 
-Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that partitioned
-topic has their number. The metadata are created when the first client connects to a coordinator; before, there are
-`DEFAULT_COORDINATORS`. The topic itself does not exist.
+Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that
+partitioned topic has the number of coordinators. The metadata is created when the first client connects; before, there
+are `DEFAULT_COORDINATORS`. The topic itself does not exist.
 
-A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so transactions of an earlier run
-are ended. Each reads its own log, so a slow or damaged one stops no other.
+A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so that transactions
+of an earlier run are ended. Each has its own log, so a slow or damaged one stops no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.runtime import logs
 from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
-from pybroker.transactions.coordinator_state import Phase
+from pybroker.transactions.coordinator_state import Phase, not_found
 from pybroker.transactions.sinks import HOMES, home_of
 
 if TYPE_CHECKING:
@@ -94,9 +94,17 @@ class Coordinators:
         return found
 
     async def transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Raises TransactionCoordinatorNotFound, ServiceNotReady, TransactionNotFound."""
         coordinator = await self.ready(txn_id.most)
         return coordinator, coordinator.state.existing(txn_id)
+
+    async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
+        """Return a transaction for an administrator, who does not connect to its coordinator first as clients do.
+
+        A coordinator that has never been used has no transactions, and is not started. Raises as `transaction`.
+        """
+        if self.begun(txn_id.most) is None and txn_id.most < self.count:
+            raise not_found(txn_id)
+        return await self.transaction(txn_id)
 
     async def connect(self, coordinator_id: int) -> Coordinator:
         """Start a coordinator if necessary, and wait until it is ready.
@@ -112,7 +120,7 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """The coordinator with the sink's mark and transactions. Raises as `connect`."""
+        """Return the coordinator with the sink's mark and transactions. Raises as `connect`."""
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -130,7 +138,7 @@ class Coordinators:
             if self._partitioned.get(ASSIGN) is None:
                 try:
                     await self._partitioned.create(ASSIGN, count)
-                except AdminError as error:  # another broker has created it
+                except AdminError as error:  # Another broker has created it.
                     raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
@@ -161,11 +169,9 @@ class Coordinators:
         return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:
-        """See `Coordinator.abort_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.abort_of(name) for each in self.running()])
 
     async def forget_sinks_of(self, name: str) -> int:
-        """See `Coordinator.forget_sinks_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.forget_sinks_of(name) for each in self.running()])
 
     # --- life ----------------------------------------------------------------------------------------------------------
@@ -180,7 +186,7 @@ class Coordinators:
                 self._begin(int(number))
 
     async def close(self) -> None:
-        """Accept no more commands. The next run finds the operations in progress."""
+        """Accept no more commands. The next run of the broker continues the pending ends."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()

@@ -1,8 +1,8 @@
-"""The log positions of open transactions and of marks of sinks, which determine the needed part of the log.
+"""The log positions of open transactions and sink marks, which determine the needed part of the log.
 
-Each is the position of the last complete record; the log before the lowest position may be deleted. A transaction that stays open
-while thousands end behind it is written again at the end of the log: so the recovery time depends on the number of open
-transactions, and not on their duration. The last record is always kept, because it has the highest id.
+Each is the position of the last complete record; the log before the lowest position may be deleted. A transaction that
+stays open while thousands end is written again at the end of the log, so the recovery time depends on the number of
+open transactions, not on their duration. The last record is always kept, because it has the highest id.
 
 Invariants: positions are in the order of the log; the deletable part never includes the last record.
 """
@@ -33,13 +33,13 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """A complete record is durable at `position`, behind all others."""
+        """Record that a complete record is durable at `position`, behind all others."""
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position
 
     def ended(self, key: PlaceKey) -> None:
-        """The durable end of a transaction or mark."""
+        """Record the durable end of a transaction or mark."""
         self._places.pop(key, None)
         self._being_written.discard(key)
 
@@ -47,7 +47,7 @@ class LogPositions:
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:
-        """Return the transactions and marks to be written again, the oldest first, with `records` records in the log."""
+        """Return the transactions and marks to be written again, oldest first, for a log with `records` records."""
         if self._being_written or records <= FEW_RECORDS + RECORDS_EACH * len(self._places):
             return []
         found: list[PlaceKey] = []
@@ -59,5 +59,5 @@ class LogPositions:
         return found
 
     def given_up(self, key: PlaceKey) -> None:
-        """It was not written again."""
+        """Record that it was not written again."""
         self._being_written.discard(key)

@@ -1,9 +1,9 @@
-"""Notifies all participants of a transaction of its end, with retries until each has confirmed it.
+"""Notifies all participants of the end of a transaction, with retries until each has confirmed.
 
-Operation: each end has its own task, `ENDINGS_AT_ONCE` of a coordinator at a time. A failed notification is deferred with
-increasing backoff, and uses no slot meanwhile: an unreachable topic delays only its own transactions. A topic that has not answered
-in time is asked by one transaction at a time until it answers: otherwise thousands would use all slots repeatedly, for the duration
-of the timeout. A deleted or unknown topic or subscription counts as notified.
+Operation: each end has its own task; `ENDINGS_AT_ONCE` of a coordinator run at once. A failed notification is retried
+with increasing backoff, and uses no slot meanwhile, so an unreachable topic delays only its own transactions. A topic
+that does not answer in time gets requests for one transaction at a time until it answers; otherwise thousands would use
+all slots for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
 
 Invariants: `done` is called once for each end, after all participants have confirmed; nothing is tried after `close`.
 """
@@ -77,7 +77,7 @@ class Endings:
         self._by_id: dict[TxnId, Ending] = {}
         self._waiting: deque[Ending] = deque()
         self._running = 0
-        # Topics that did not answer in time, and whether a transaction is asking one now.
+        # Topics that did not answer in time, and whether a request to one is in progress.
         self._silent: dict[str, bool] = {}
         self._delayed: set[str] = set()  # topics that were logged as unreachable
         self._is_closed = False
@@ -96,7 +96,7 @@ class Endings:
             self._queue(ending)
 
     def close(self) -> None:
-        """Begin nothing more; the owner of the tasks ends those that run."""
+        """Begin no more notifications. The owner of the tasks ends those that run."""
         self._is_closed = True
         self._waiting.clear()
         self._by_id.clear()
@@ -163,7 +163,7 @@ class Endings:
                     await self._end_participant(participant, ending.txn_id, ending.action, self._low_water_mark())
             except TimeoutError:
                 if asks_again or topic not in self._silent:
-                    self._silent[topic] = False  # else another transaction asks again
+                    self._silent[topic] = False  # otherwise the request of another transaction is in progress
                 failed.append(participant)
                 key = "transactionBufferClientOperationTimeoutInMills"
                 ending.last_error = f"{topic}: no answer within {timeout_ms} ms ({key})"
@@ -172,7 +172,7 @@ class Endings:
                 failed.append(participant)
                 ending.last_error = f"{topic}: {error}"
             except Exception as failure:  # noqa: BLE001  (a fault boundary)
-                # A bug in one topic must not end the work for others; the transaction stays, with the error.
+                # A bug in one topic must not stop other transactions; this one stays, with the error.
                 self._runtime.stats.bugs += 1
                 if ending.attempts == 1:
                     logs.error("transaction.end_failed", transaction=str(ending.txn_id), exc_info=failure)

@@ -1,8 +1,9 @@
 """The records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
 
-Each contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is either
-complete (`NEW`, `WHOLE`: the state of a transaction; `SINK`: of a sink's mark), or a change, which is ignored if its object does
-not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the transactions that it ends together.
+Each contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A
+record is complete (`NEW`, `WHOLE`: the state of a transaction; `SINK`: of a sink's mark), or a change, which is ignored
+if its object does not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the
+transactions that it ends together.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def decode(payload: bytes) -> Record:
 
 
 def _require_known(payload: bytes) -> None:
-    """An unknown kind may be of a later version, which the error text mentions."""
+    """Reject an unknown kind; the error text says that a later version may have written it."""
     try:
         version = _VERSION_DECODER.decode(payload).v
     except msgspec.DecodeError:

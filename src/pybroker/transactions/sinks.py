@@ -1,15 +1,16 @@
-"""Sinks: targets of numbered batches. The transactions of a batch commit together, and each batch commits once. Pure.
+"""Sinks: targets of numbered batches, such as a Spark query. The transactions of a batch commit together, and each
+batch commits once. Pure.
 
-A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no effect,
-whichever transactions it contains. One log record both moves the mark and commits the batch's transactions, so both are durable
-together.
+A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no
+effect. One log record both moves the mark and commits the batch's transactions, so both are durable together.
 
-A mark belongs to a writer, the name of the program that numbers the batches (a query with its checkpoint). Another writer starts
-its own numbers, and its batches would be taken for repeats and lost. It is therefore refused until it explicitly takes over.
+A mark belongs to a writer, the name of the program that numbers the batches (a query with its checkpoint). Another
+writer has its own numbers, and its batches would be taken for repeats and lost. It is therefore refused until it
+explicitly takes over.
 
-The number of marks is limited, and each holder has a share of it (`waiting/fair_shares.py`). A new sink of a holder that has its
-share replaces the least recently moved mark of that holder, or of all holders when all marks are in use. Only a mark that has not
-moved for the retention time is replaced; otherwise the new sink is refused. While capacity is available, no mark is deleted.
+The number of marks is limited, and each holder has a share (`waiting/fair_shares.py`). At the limit, a new sink
+replaces the least recently moved mark of its holder, or of all holders when all marks are in use. Only a mark that has
+not moved for the retention time is replaced; otherwise the new sink is refused. Below the limit, no mark is deleted.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class Marks:
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
-        """Whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for another writer."""
+        """Return whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for
+        another writer.
+        """
         mark = self._marks.get(label.sink)
         if mark is None:
             return False
@@ -153,7 +156,7 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """Rebuild the order after the whole log was read: rewritten marks are at their new position."""
+        """Restore the order after the log was read, because rewritten marks are at the end."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 

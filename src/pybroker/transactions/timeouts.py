@@ -1,6 +1,6 @@
-"""The timeouts of transactions: a heap that skips ended transactions.
+"""The timeouts of transactions: a heap in which ended transactions are skipped.
 
-Invariant: ended transactions use at most as many entries as open ones, and `SLACK` more.
+Invariant: the heap has at most as many ended transactions as open ones, and `SLACK` more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The durable log of one coordinator, on a managed ledger: append, read all, and trim.
 
-Operation: the order of the log is the order of the `append` calls. A durable record moves the position of its transaction
-(`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
+Operation: the order of the log is the order of the `append` calls. A durable record moves the position of its
+transaction (`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
 
-Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused too, `failed`
-is called once, and the owner reads everything again from a newly opened log. So memory is ahead of the log only for that time.
+Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused
+too, `failed` is called once, and the owner reads everything again from a newly opened log.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TransactionLog(ManagedLedgerListener):
             await managed.close()
             raise
         managed.listen(log)
-        managed.retention = RetentionLimits()  # only now, because nothing may be trimmed before
+        managed.retention = RetentionLimits()  # Set only now, so that nothing is trimmed before.
         log._let_go()
         return log
 
@@ -79,7 +79,7 @@ class TransactionLog(ManagedLedgerListener):
             if run is None:
                 run = await self.cursor.read(READ_AT_ONCE, _READ_BYTES)
             else:
-                await asyncio.sleep(0)  # a log that is all in memory must not block the loop
+                await asyncio.sleep(0)  # A log that is completely in memory must not block the loop.
             if run is None:
                 continue
             for offset, payload in enumerate(run.payloads):
@@ -122,6 +122,9 @@ class TransactionLog(ManagedLedgerListener):
                 durable.exception()  # mark as retrieved: there may be no waiter
         self._fail(error)
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        raise AssertionError("each append of the log has one entry")
+
     def fenced(self, error: LedgerFenced) -> None:
         self._fail(error)
 
@@ -135,7 +138,7 @@ class TransactionLog(ManagedLedgerListener):
 
     def _note(self, record: Record, position: Position) -> None:
         if record.kind in (Kind.NEW, Kind.WHOLE):
-            # The later record of an end that came meanwhile removes this position again.
+            # The later record of an end that arrives during the write removes this position again.
             self._places.stands(record.least, position)
         elif record.kind in _ENDED:
             self._places.ended(record.least)
@@ -163,7 +166,7 @@ class TransactionLog(ManagedLedgerListener):
                 continue
             try:
                 self.append(record)
-            except StoreError as error:  # A full disk: the log is longer for a while.
+            except StoreError as error:  # The disk is full: the log is longer for a while.
                 self._places.given_up(key)
                 logs.warning("transaction_log.trim_failed", managed_ledger=self.managed.name, error=str(error))
 

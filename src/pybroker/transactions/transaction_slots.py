@@ -1,7 +1,8 @@
-"""Slots for new transactions: limited by the count at one coordinator and by the memory of the transactions of all.
+"""Slots for new transactions: limited by the number at one coordinator, and by the memory of the transactions of all.
 
-A request waits while its holder has its share (`waiting/fair_shares.py`). Waiting holders are served round robin, so a holder that
-has its share delays no other. When too many requests wait, the newest request of the holder with most of them is refused.
+A request waits while its holder has its share (`waiting/fair_shares.py`). Waiting holders are served round robin, so a
+holder that has its share delays no other. When too many requests wait, the newest request of the holder with most of
+them is refused.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TransactionLimits:
 
 
 class TransactionSlot:
-    """It counts for its holder until the transaction itself is counted."""
+    """Counts for its holder until the transaction itself is counted."""
 
     def __init__(self, state: CoordinatorState, holder: Holder) -> None:
         self.holder = holder
@@ -75,10 +76,10 @@ class TransactionSlot:
 
 
 class TransactionSlots(Admissions[Holder, TransactionSlot]):
-    """Invariant: a request that waits cannot be served, unless a limit was raised."""
+    """Invariant: a request waits only if it cannot be served, unless a limit was raised."""
 
     def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:
-        """`state` returns the current state: a new object each time the log is read again."""
+        """`state` returns the current state, which is a new object each time the log is read again."""
         self._coordinator_id = coordinator_id
         self._limits = limits
         self._state = state

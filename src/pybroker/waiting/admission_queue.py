@@ -1,7 +1,6 @@
-"""Requests that wait for units of a limited resource, and are admitted round robin over their addresses.
+"""A queue of requests that wait for units of a limited resource, and are admitted round robin over client addresses.
 
-The resource decides which address may be admitted (`Admissions`), `fair_queue.py` decides the order, and the queue
-wakes the tasks.
+The resource decides which address may be admitted (`Admissions`), and `fair_queue.py` decides the order.
 
 Invariant: a unit that was taken for a waiting request is given back if that request ends before it uses the unit.
 """
@@ -20,10 +19,10 @@ Unit = TypeVar("Unit")
 
 
 class QueueFull(Exception):
-    """The request was removed from the queue, or not added to it, because too many wait."""
+    """The queue is full: the request was removed from it, or not added."""
 
     def __init__(self, waiting: int, *, is_newcomer: bool) -> None:
-        """`waiting`: the number of requests that wait; `is_newcomer`: the request was not added."""
+        """`waiting`: the number of waiting requests; `is_newcomer`: the request was not added."""
         super().__init__(f"{waiting} requests wait already")
         self.waiting = waiting
         self.is_newcomer = is_newcomer
@@ -33,20 +32,18 @@ class Admissions(ABC, Generic[Address, Unit]):
     """The units of one resource. All calls are synchronous."""
 
     @abstractmethod
-    def may_admit(self, address: Address) -> bool:
-        """Return whether a request of `address` may have a unit now."""
+    def may_admit(self, address: Address) -> bool: ...
 
     @abstractmethod
-    def take(self, address: Address) -> Unit:
-        """Take a unit for a request of `address`, which may have it."""
+    def take(self, address: Address) -> Unit: ...
 
     @abstractmethod
     def give_back(self, address: Address, unit: Unit) -> None:
-        """Return a unit that was not used, because its request ended at the same time."""
+        """Return an unused unit, because its request ended at the same time."""
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
-        """Return the time after which one of the waiting `addresses` may be admitted although no unit is given back.
-        None if time alone changes nothing.
+        """Return the time after which one of the waiting `addresses` may be admitted without a returned unit, such
+        as for a rate; None if time alone changes nothing.
         """
         return None
 
@@ -63,10 +60,10 @@ class Waiter(Generic[Address, Unit]):
 
 
 class AdmissionQueue(Generic[Address, Unit]):
-    """The waiting requests of one resource. Runs on one loop.
+    """The waiting requests of one resource, on one event loop.
 
-    Invariant: no request waits that could be admitted, unless the limits of the resource changed; `admit_waiting` must
-    be called then, and after each return of a unit.
+    Invariant: no request waits that could be admitted. The caller must call `admit_waiting` after each return of a unit
+    and each change of a limit.
     """
 
     def __init__(
@@ -109,7 +106,7 @@ class AdmissionQueue(Generic[Address, Unit]):
                 self._timer = asyncio.get_running_loop().call_later(max(1, retry_ms) / 1000, self.admit_waiting)
 
     def refuse_all(self, refusal: Exception) -> None:
-        """All waiting requests raise `refusal`."""
+        """Let all waiting requests raise `refusal`."""
         while (waiter := self._queue.next(lambda _: True)) is not None:
             if not waiter.admitted.done():
                 waiter.admitted.set_exception(refusal)

@@ -1,7 +1,7 @@
-"""A queue that serves addresses round robin, and the names of an address round robin. Many requests of one name delay
-no other name.
+"""A queue that serves addresses round robin, and the names of an address round robin, so that many requests of one name
+delay no other name.
 
-Pure. The caller chooses the address of a waiter: the address of a client, or the holder of a share (`fair_shares.py`).
+Pure. The address may be that of a client, or the holder of a share (`fair_shares.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FairQueue(Generic[A, T]):
     def __init__(self, max_waiting: int, max_waiting_per_address: int) -> None:
         self._max_waiting = max_waiting
         self._max_waiting_per_address = max_waiting_per_address
-        # In the order of service. Not deques: thousands of waiters may leave at once, from any position of their queue.
+        # In the order of service. Not deques, because thousands of waiters may leave at once, from any position.
         self._queues: OrderedDict[A, OrderedDict[str, OrderedDict[T, None]]] = OrderedDict()
         self._counts: dict[A, int] = {}
         self._length = 0

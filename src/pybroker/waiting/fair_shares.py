@@ -1,13 +1,13 @@
 """Shares of a limited resource whose units stay with their holders until the holders give them back.
 
-Pure. A resource has a limit in units (transactions, leases, streams, bytes). One client could exhaust it by taking
-units and keeping them, because the broker cannot ask for them back. The rule:
+Pure. A resource has a limit in units (transactions, leases, streams, bytes). A client could exhaust it by keeping
+units, which the broker cannot take away. The rule:
 
-- one sixteenth of the limit is a reserve for operators (super users);
+- one sixteenth of the limit is reserved for operators (super users);
 - a holder may take more while it has less than three times the free units of the rest.
 
-A single holder therefore gets at most three quarters of the unreserved units, and two greedy holders get three sevenths
-each. A new holder always finds free units. The rule refuses no request while less than three quarters are in use.
+So a single holder gets at most three quarters of the unreserved units, and two greedy holders get three sevenths each.
+A new holder always finds free units. No request is refused while less than three quarters are in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FREE_MULTIPLE = 3
 
 
 class Holder(NamedTuple):
-    """The account of units: a role, or without authentication a connection or a client address."""
+    """The account that units count for: a role, or without authentication a connection or a client address."""
 
     name: str
     is_operator: bool = False
@@ -33,7 +33,7 @@ UNKNOWN = Holder("unknown")
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """`UNKNOWN` without a role."""
+    """Return the holder of a role; `UNKNOWN` without one."""
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 
@@ -63,7 +63,7 @@ class FairShares:
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only operators may take units. Saves a check of each holder."""
+        """Return whether only operators may take units, which saves a check of each holder."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:

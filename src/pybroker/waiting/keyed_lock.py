@@ -34,16 +34,16 @@ class KeyedLock(Generic[Name]):
     __slots__ = ("_all_free", "_table", "_wait_context")
 
     def __init__(self, wait_context: Callable[[Name], AbstractAsyncContextManager[None]] | None = None) -> None:
-        """`wait_context` returns the context in which a request waits: it may refuse the wait, limit it, and replace
-        its errors. By default requests wait without a limit.
+        """`wait_context` returns the context in which a request waits: it may refuse or limit the wait, and replace its
+        errors. By default requests wait without a limit.
         """
         self._table: LockTable[Name, _Request] = LockTable()
         self._wait_context = wait_context
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether a task runs that has the lock. A lock that was passed to a task that does not run yet does not
-        count.
+        """Return whether the task that has the lock runs. A lock that was passed to a task that does not run yet
+        does not count.
         """
         owner = self._table.owner(name)
         return owner is not None and owner.is_running
@@ -100,7 +100,7 @@ class KeyedLock(Generic[Name]):
         try:
             await request.granted
         except BaseException:
-            self._withdraw(name, request)  # Before the context sees the error: it may ask for the state of the lock.
+            self._withdraw(name, request)  # First, because the context may read the state of the lock.
             raise
         request.is_running = True
 

@@ -23,7 +23,7 @@ class LockTable(Generic[Name, Owner]):
 
     def __init__(self) -> None:
         self._owners: dict[Name, Owner] = {}
-        # Not deques: thousands of waiters may leave at once, from any position of their queue.
+        # Not deques, because thousands of waiters may leave at once, from any position.
         self._queues: dict[Name, OrderedDict[Owner, None]] = {}
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""A limited number of permits that tasks hold on behalf of clients.
+"""A limited number of permits for tasks that work for clients.
 
-A holder has a share of the permits (`fair_shares.py`), because a holder such as a slow client can keep a permit for a
-long time. Holders that wait are served round robin.
+A holder has a share of the permits (`fair_shares.py`), because a slow client can keep a permit for a long time. Waiting
+holders are served round robin.
 
 Invariant: a taken permit is released, however the task that holds it ends.
 """

@@ -1,7 +1,7 @@
-"""The holder that the current request counts for in resources that all clients share.
+"""The holder whose shares the current request uses.
 
-The servers of the binary protocol and of HTTP run each request in a task and set `ASKING` in it. Queues in lower layers
-read it. The broker's own work is no client request: it runs as the holder `BROKER`, which is not limited to a share.
+The servers of the binary protocol and of HTTP run each request in a task and set `ASKING` in its context, which queues
+in lower layers read. The broker's own work runs as the holder `BROKER`, which is not limited to a share.
 """
 
 from contextvars import ContextVar

@@ -1,5 +1,5 @@
-"""A limited number of slots, such as connections. When all are in use, a newcomer displaces the oldest unsettled
-occupant.
+"""A limited number of slots, such as connections. When all are in use, a new occupant displaces the oldest unsettled
+one.
 
 Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
 clients that connect and send nothing, or one byte at a time, keep no other client out, and served clients keep their
@@ -79,13 +79,13 @@ class Slots(Generic[T]):
             del self._unsettled_of[address]
 
     def unsettle(self, occupant: T) -> None:
-        """Treat `occupant` as if it had just come. No effect without a slot."""
+        """Treat `occupant` like a new one. No effect without a slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant not in self._unsettled:
             self._unsettle(occupant, address)
 
     def leave(self, occupant: T) -> None:
-        """No effect without a slot."""
+        """Free the slot. No effect without one."""
         self.settle(occupant)
         address = self._address_of.pop(occupant, None)
         if address is not None:

@@ -1,11 +1,9 @@
-"""Upper bound for the number of messages in an entry, derived from its size without opening it.
+"""Upper bound of the number of messages in an entry, derived from its size without opening it.
 
-The producer supplies `num_messages_in_batch`. Consumers create sets of that many bits and counters increase by it, so
-an entry of a few bytes that claims two thousand million messages would be expensive for all its readers. Each message
-of a batch takes at least six bytes before compression: four for its metadata size and two for the required field. The
-metadata states the uncompressed size; for most codecs the compressed size limits it, by a maximum expansion. The stated
-size counts for Zstandard, which has no such limit, and for encrypted batches, which the broker cannot open.
-`maxMessagesInBatch` limits all of them.
+The broker allocates bit sets of the size in `num_messages_in_batch`, so a tiny entry that claims two billion messages
+would be expensive. Each message takes at least six bytes before compression: four for its metadata size and two for the
+required field. The uncompressed size is the stated one, limited by the maximum expansion of the codec. For Zstandard,
+which has no maximum, and for encrypted batches only the stated size counts. `maxMessagesInBatch` limits all batches.
 """
 
 from __future__ import annotations
@@ -16,23 +14,20 @@ from pybroker.wire.entry_metadata import LARGE_METADATA_BYTES, metadata_head
 from pybroker.wire.varint import decode, skip_field
 
 LEAST_MESSAGE_BYTES = 6
-"""Before compression."""
+"""Minimum size of a message in a batch, before compression."""
 _CODECS = frozenset(pb.CompressionType.values())
 _COMPRESSION_TAG = 8 << 3
 _UNCOMPRESSED_SIZE_TAG = 9 << 3
 MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032, pb.SNAPPY: 22}
-"""Maximum expansion: LZ4 and Snappy matches produce this many bytes per input byte; Deflate codes 258 bytes in two
-bits.
-"""
+"""Maximum expansion: one input byte of LZ4 or Snappy gives at most this many; Deflate codes 258 bytes in two bits."""
 
 
 def batch_refusal(
     data: bytes, metadata_start: int, metadata_end: int, payload_bytes: int, message_count: int, max_messages: int
 ) -> BrokerError | None:
-    """Return why an entry with MessageMetadata at [metadata_start, metadata_end) and this payload cannot hold so many
-    messages.
+    """Return the refusal of an entry with too many messages for its size, or None.
 
-    Raise ProtocolViolation if the metadata is invalid.
+    The MessageMetadata is at [metadata_start, metadata_end). Raises ProtocolViolation if it is invalid.
     """
     if message_count > max_messages:
         return NotAllowedError(
@@ -45,7 +40,6 @@ def batch_refusal(
 
 
 def uncompressed_bytes(data: bytes, pos: int, end: int, payload_bytes: int) -> int:
-    """Return the maximum size of the payload before compression, from the MessageMetadata at [pos, end)."""
     codec: int = pb.NONE
     claimed_bytes = 0
     if end - pos > LARGE_METADATA_BYTES:

@@ -2,8 +2,8 @@
 
     0x0e02  size(4)  BrokerEntryMetadata  entry as it was sent
 
-Clients that do not support it receive the entry without it. A client's entry cannot begin like this: its metadata
-would be larger than any frame.
+Clients that do not support it receive the entry without it. A client's entry cannot begin with these bytes, because
+they would mean metadata larger than any frame.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
-    """Never raises: an invalid prefix counts as absent."""
+    """Return the prefix. Never raises: an invalid prefix counts as absent."""
     end = message_start(entry)
     if not end:
         return NOTHING_ADDED
@@ -68,7 +68,7 @@ def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
 
 
 def entry_time_ms(entry: bytes) -> int:
-    """Return the time for expiry and searches by time: the broker's receive time if stored, else the client's publish
+    """Return the time used for expiry and searches: the broker's receive time if stored, else the client's publish
     time. Never raises.
     """
     if entry[:2] == _MAGIC:

@@ -1,7 +1,7 @@
-"""Field count of a large command, checked before protobuf creates an object per field.
+"""Limit of the number of fields in a large command, checked before protobuf creates an object per field.
 
-Two bytes of a command can become an object of a hundred bytes, and decoding strings takes longer than scanning them.
-Real commands have at most some hundreds of fields. Message metadata has no such limit: see `entry_metadata`.
+Two bytes of a command can become an object of a hundred bytes. Real commands have at most some hundreds of fields.
+Message metadata has no such limit: see `entry_metadata`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import decode, skip_field
 
 LARGE_COMMAND_BYTES = 16 * 1024
-"""A smaller one cannot hold enough fields to matter."""
+"""Smaller commands cannot contain enough fields to matter."""
 LENGTH_DELIMITED = 2
 """The wire type of strings, bytes and messages."""
 _MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
-"""Not entered: it has numbers only, for which protobuf creates no objects."""
+"""Not descended into: it has numbers only, for which protobuf creates no objects."""
 _ERRORS: dict[str, type[BrokerError]] = {"metadata": MetadataError, "keySharedMeta": ConsumerAssignError}
-"""Errors sent if the fields of these messages exceed the limit; the same as for smaller excesses."""
+"""Errors sent if the fields of these messages exceed the limit."""
 
 
 class FieldCount:
-    """Counts the fields of one command, including those of nested messages, up to `limit`.
-
-    `request_id` is the request id if it was found so far.
+    """Counts the fields of one command, including nested messages, up to `limit`. `request_id` is the request id, if
+    found so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -38,9 +37,10 @@ class FieldCount:
         self.request_id: int | None = None
 
     def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
-        """Return why the command with fields at [start, end) is refused. `command` is an empty message of its type.
+        """Return the refusal of the command with fields at [start, end), or None. `command` is an empty message of its
+        type.
 
-        Raise ProtocolViolation if the fields are malformed.
+        Raises ProtocolViolation if the fields are malformed.
         """
         descriptor: Any = command.DESCRIPTOR
         self._count(data, start, end, descriptor)
@@ -52,7 +52,7 @@ class FieldCount:
         )
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
-        """Raise ProtocolViolation if the fields of `message` at [pos, end) are malformed."""
+        """Count the fields of `message` at [pos, end). Raises ProtocolViolation if they are malformed."""
         fields = message.fields_by_number
         is_command = message.name.startswith("Command")
         while pos < end:

@@ -3,10 +3,10 @@
 A frame is `total(4) size(4) BaseCommand`, or for SEND `total size BaseCommand [0x0e01 crc(4)] metaSize(4)
 MessageMetadata payload`; all numbers are big-endian, and `total` is the number of bytes after it.
 
-SEND, ACK and FLOW are scanned by hand, and consecutive ones that belong together become one event, so that the
-layers below pay their costs once per socket read. All other commands are protobuf objects. The scanners handle the
-encodings that clients write; any other encoding is normalized or refused by protobuf. `tests/unit/wire` verifies
-that both readings agree for any bytes and any chunking.
+SEND, ACK and FLOW are scanned by hand, and consecutive related ones become one event, so that later stages run once per
+socket read. All other commands are protobuf objects. The scanners handle the encodings that clients write; protobuf
+normalizes or refuses any other encoding. `tests/unit/wire` verifies that both readings agree for any bytes and any
+chunking.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from pybroker.wire.varint import decode, encode, skip_field
 FRAME_PADDING_BYTES = 10240
 """Bytes by which a frame may exceed the maximum message size."""
 MAX_UNAUTHENTICATED_FRAME_BYTES = 72 * 1024
-"""Before CONNECTED, no frame may be longer than a large token (64 KiB). This bounds an unauthenticated connection's
-memory.
-"""
+"""Maximum frame before CONNECTED: it fits a token of 64 KiB, and bounds the memory of an unauthenticated connection."""
 MAX_UNAUTHENTICATED_FIELDS = 1000
 """CONNECT has about thirty fields."""
 MAX_SMALL_COMMANDS = 256
-"""Maximum number of commands other than SEND decoded at a time: a socket read can bring thousands of them."""
+"""Maximum number of commands other than SEND decoded at a time: one socket read can bring thousands."""
 OWN_BUFFER_BYTES = 32 * 1024
-"""If more bytes of a frame than this are missing, it is received into its own buffers instead of being accumulated."""
+"""If more bytes of a frame than this are missing, the rest is received into separate buffers instead of being
+accumulated.
+"""
 PIECE_BYTES = 256 * 1024
-"""Size of such a buffer. The next buffer is allocated when the last one is full, so announced bytes use no memory until
+"""Size of such a buffer. The next one is allocated when the last one is full, so announced bytes use no memory until
 sent.
 """
 UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
-"""Size of such a buffer before CONNECTED."""
+"""The same before CONNECTED."""
 
 # The frame's two sizes, its command type and the tag of its message, and the positions of fields in a usual SEND.
 _HEAD = Struct(">IIIBBBB").unpack_from
@@ -57,7 +57,7 @@ _SEND_KIND = 0x080632
 _ACK_KIND = 0x080A52
 _FLOW_KIND = 0x080B5A
 _SCANNED_TYPES = frozenset({pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW})
-# The message of each command has the number of its type as field number.
+# Each command's message has its type number as field number.
 _FIELD_OF_TYPE = {number: field.name for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items()}
 _MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
 
@@ -67,11 +67,11 @@ Event = SendRun | SendRefused | Ack | Flow | ManyIds | CommandRefused | pb.BaseC
 
 
 class Decoder:
-    """Turns the bytes of one connection, its owner, into events.
+    """Decodes the bytes of one connection into events.
 
     `feed` takes received bytes; the connection receives the rest of a large frame into `own_buffer`. Invariants:
-    `_rest` holds less than one whole frame, unless `has_more`. While a large frame is incomplete, `_missing_bytes` of
-    it have not been received, and only the last of its `_pieces` has free space.
+    `_rest` contains less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes`
+    of it have not been received, and only the last of its `_pieces` has free space.
     """
 
     __slots__ = (
@@ -79,20 +79,21 @@ class Decoder:
         "_max_batch_messages",
         "_max_fields",
         "_max_frame_bytes",
-        "_missing_bytes",
         "_piece_bytes",
         "_pieces",
         "_rest",
         "has_more",
+        "missing_bytes",
     )
 
     def __init__(self) -> None:
         self._rest = b""
         self.has_more = False
-        """Whether whole frames wait: call `feed` without data, after other connections were served."""
+        """Whether whole frames wait. Then call `feed` without data, after other connections were served."""
         self._pieces: list[bytearray] = []
         self._filled = 0  # bytes used in the last piece
-        self._missing_bytes = 0
+        self.missing_bytes = 0
+        """Not 0 while a large frame is incomplete: the next bytes must be received into `own_buffer`."""
         self._piece_bytes = UNAUTHENTICATED_PIECE_BYTES
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
         self._max_batch_messages = 1
@@ -110,42 +111,36 @@ class Decoder:
     def held_bytes(self) -> int:
         return sum(map(len, self._pieces)) + len(self._rest)
 
-    @property
-    def is_in_large_frame(self) -> bool:
-        """Whether the next bytes must be received into `own_buffer`."""
-        return self._missing_bytes > 0
-
     def release(self) -> None:
-        """Release the memory of an incomplete frame at the end of the connection, because other objects may keep this
+        """Free the memory of an incomplete frame when the connection ends: other objects may still refer to this
         decoder.
         """
         self._rest = b""
         self._pieces = []
-        self._missing_bytes = 0
+        self.missing_bytes = 0
         self.has_more = False
 
     def own_buffer(self) -> memoryview | None:
-        """Return the buffer for the next bytes while a large frame is incomplete."""
-        if not self._missing_bytes:
+        if not self.missing_bytes:
             return None
         if self._filled == len(self._pieces[-1]):
-            self._pieces.append(bytearray(min(self._missing_bytes, self._piece_bytes)))
+            self._pieces.append(bytearray(min(self.missing_bytes, self._piece_bytes)))
             self._filled = 0
         return memoryview(self._pieces[-1])[self._filled :]
 
     def own_buffer_filled(self, size_bytes: int) -> list[Event]:
-        assert self._missing_bytes >= size_bytes
+        assert self.missing_bytes >= size_bytes
         self._filled += size_bytes
-        self._missing_bytes -= size_bytes
-        if self._missing_bytes:
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes:
             return []
         data = b"".join(self._pieces)
         self._pieces = []
         return self._decode(data)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Decode `data`, which follows all data fed before. Raise ProtocolViolation for invalid data."""
-        if self._missing_bytes:
+        """Decode `data`, which follows all data fed before. Raises ProtocolViolation for invalid data."""
+        if self.missing_bytes:
             events: list[Event] = []
             while data and (own := self.own_buffer()) is not None:
                 taken = min(len(own), len(data))
@@ -167,7 +162,7 @@ class Decoder:
             if total + 4 - kept > OWN_BUFFER_BYTES:
                 self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
-                self._missing_bytes = total + 4 - kept
+                self.missing_bytes = total + 4 - kept
                 self.has_more = False  # only the rest of this frame can come next
                 return
         self._rest = data[pos:]
@@ -330,7 +325,7 @@ class Decoder:
         return events
 
     def _large(self, data: bytes, pos: int, end: int) -> Event:
-        """Decode the large command at [pos, end) at a cost per byte no higher than for a small command.
+        """Decode the large command at [pos, end) at the same cost per byte as a small one.
 
         Its fields must be in order, as clients write them: the type, then the message of that type.
         """
@@ -360,7 +355,7 @@ class Decoder:
         return CommandRefused(pb.BaseCommand.Type.Name(command_type), fields.request_id, refusal)
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Decode frames of less than 16 bytes at the end of the received data; no SEND, ACK or FLOW is that short."""
+        """Decode frames of less than 16 bytes at the end of the data. No SEND, ACK or FLOW is that short."""
         while len(data) - pos >= 8:
             total, size = _SIZES.unpack_from(data, pos)
             if pos + 4 + total > len(data):
@@ -373,7 +368,6 @@ class Decoder:
 
 
 def _parse(command: bytes) -> pb.BaseCommand:
-    """Parse a command that is not scanned by hand."""
     parsed = _parse_any(command)
     if parsed.type in _SCANNED_TYPES:
         raise ProtocolViolation("the fields of the command are not in order")
@@ -385,7 +379,7 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
         parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
         raise ProtocolViolation("malformed command") from error
-    # Unknown types count as missing, like all unknown enum values.
+    # Unknown types count as missing, like unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
         raise ProtocolViolation("command without one of its required fields")
     if not command.isascii() and _has_broken_text(parsed):
@@ -394,7 +388,6 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Return whether protobuf would return bytes for a string field in `message`, because it is not UTF-8."""
     for field, value in message.ListFields():
         values = value if field.is_repeated else (value,)
         if field.type == field.TYPE_STRING:
@@ -409,7 +402,9 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _in_order(command: bytes) -> bytes:
-    """Return the command with its fields in order and without unknown ones. Raise ProtocolViolation if it is malformed."""
+    """Return the command with its fields in order and without unknown ones. Raises ProtocolViolation if it is
+    malformed.
+    """
     parsed = _parse_any(command)
     ordered = pb.BaseCommand(type=parsed.type)
     name = _FIELD_OF_TYPE[parsed.type]
@@ -419,7 +414,6 @@ def _in_order(command: bytes) -> bytes:
 
 
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the span of the length-prefixed message at `pos`, which must end the command."""
     length, pos = decode(data, pos, end)
     if pos + length != end:
         raise ProtocolViolation("malformed command")
@@ -427,7 +421,6 @@ def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, pos: int, end: int) -> int:
-    """Return the position after the field at `pos`, which the scanner ignores."""
     tag, after_tag = decode(data, pos, end)
     # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
@@ -484,8 +477,9 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
 
 
 def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: list[Event]) -> Ack | None:
-    """Scan one CommandAck. It joins `previous` if both are individual and request no receipt; otherwise it is a new
-    event. Return the event that the next one may join.
+    """Scan one CommandAck, and return the event that the next one may join.
+
+    It joins `previous` if both are individual and request no receipt; otherwise it is a new event.
     """
     pos, end = _enter(data, pos, end)
     ack = Ack(-1)
@@ -535,7 +529,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
 
 
 def _ack_prefix(data: bytes, pos: int, end: int, ack: Ack | None) -> bytes:
-    """Return the bytes before the entry id of the ACK just scanned, if the entry id ends it and is its only one; else
+    """Return the bytes before the entry id of the scanned ACK, if the entry id ends it and is its only one; else
     empty.
     """
     # size(4) 08 0a 52 len { 08 consumer 10 type 1a len { 08 ledger 10 entry } }, one byte of consumer id

@@ -1,7 +1,7 @@
 """Bounded decompression of payloads, and recompression after messages were removed.
 
-Invariant: for any input, no function returns or holds much more than the size passed to it. Data that does not
-decompress to exactly that size is damaged.
+Invariant: no function allocates or returns much more than the size passed to it. Data that does not decompress to
+exactly that size is damaged.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ def compression_name(kind: pb.CompressionType) -> str:
 
 
 def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
-    """Raise DamagedPayload unless `data` decompresses to exactly `size` bytes."""
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)
     ratio = MOST_BYTES_OUT_OF_ONE.get(kind)
     if ratio is not None and size > len(data) * ratio:  # before memory is allocated
-        raise DamagedPayload(f"{len(data)} bytes of {name} data cannot hold the {size} that their metadata says")
+        raise DamagedPayload(f"{len(data)} bytes of {name} data cannot decompress to the {size} bytes in the metadata")
     try:
         opened = _DECOMPRESS[kind](data, size)
     except _FAILURES as error:
-        raise DamagedPayload(f"the payload is no {name} data: {error}") from error
+        raise DamagedPayload(f"the payload is not valid {name} data: {error}") from error
     if len(opened) != size:
-        raise DamagedPayload(f"the payload holds {len(opened)} bytes as {name}, its metadata says {size}")
+        raise DamagedPayload(
+            f"the payload has {len(opened)} bytes after {name} decompression, but {size} according to its metadata"
+        )
     return opened
 
 
@@ -94,7 +95,7 @@ def _zstd(data: bytes, size: int) -> bytes:
 def _snappy(data: bytes, size: int) -> bytes:
     claimed, _ = decode(data, 0, len(data))
     if claimed != size:
-        raise ValueError(f"it claims {claimed} bytes, its metadata says {size}")
+        raise ValueError(f"it claims {claimed} bytes, but {size} according to its metadata")
     opened: bytes = snappy.uncompress(data)
     return opened
 

@@ -20,7 +20,6 @@ def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool =
 
 
 def framed_header(header: bytes, payload: bytes) -> bytes:
-    """Like `framed`, with encoded metadata and a checksum."""
     front = len(header).to_bytes(4, "big") + header
     checksum = crc32c(payload, crc32c(front))  # in two steps, with one join, because payloads are large
     return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
@@ -40,7 +39,8 @@ def build_entry(
     replicate_to: Sequence[str] = (),
     schema_version: bytes = b"",
 ) -> bytes:
-    """Build a single message, not in a batch. Without payload it has a null value, which deletes its key in compaction.
+    """Build a single message outside of a batch. Without payload it has a null value, which deletes its key in
+    compaction.
 
     `is_key_encoded`: the key is Base64 of the actual key.
     """

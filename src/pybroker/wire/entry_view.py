@@ -1,8 +1,8 @@
 """Messages of one stored entry for display: keys, sizes and properties, as far as they can be read.
 
-The publisher wrote the bytes, so nothing here raises, and results are bounded for any entry: a long key or many
-properties are cut and marked. A batch is opened only if its declared size is within the caller's limit. For an
-encrypted or damaged batch, only its own metadata is returned.
+Publishers control the bytes, so no function raises, and results are bounded: long keys and many properties are
+truncated and marked. A batch is opened only if its declared size is within the caller's limit. Of an encrypted or
+damaged batch, only the entry's metadata is returned.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_KEY_BYTES = 1024
-"""A longer key is cut."""
 MAX_PROPERTIES_CHARACTERS = 16 * 1024
-"""Further properties of a message are left out."""
 _PROPERTIES_TAG = 4 << 3 | 2
 _MAX_OTHER_FIELDS = 10_000
 """Real clients send about thirty."""
 
 
 class MessageOfEntry(NamedTuple):
-    """`batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size; for a message of a batch,
-    its own payload before compression, and -1 if unknown.
+    """`batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size, or for a message of a
+    batch its uncompressed payload; -1 if unknown.
 
-    `key` is the key that Key_Shared would use for the message alone: the ordering key, else the key.
+    `key` is the key that Key_Shared uses for the message alone: the ordering key, else the key.
     """
 
     batch_index: int
@@ -48,7 +46,7 @@ class MessageOfEntry(NamedTuple):
 
 
 class EntryView(NamedTuple):
-    """`problem` states why the messages cannot be separated; empty if they can."""
+    """`problem` is the reason why the messages cannot be separated; empty if they can."""
 
     messages: Sequence[MessageOfEntry]
     batch_size: int
@@ -70,7 +68,6 @@ def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
 
 
 def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
-    """Return the messages of a batch with `wanted` indexes, or all if that is None. Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -86,7 +83,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
     if is_encrypted:
         problem = "the batch is encrypted"
     elif head.compression != NOT_COMPRESSED and head.uncompressed_size > max_opened_bytes:
-        problem = f"the batch says that it is {head.uncompressed_size} bytes large"
+        problem = f"the batch is too large to open: its metadata states {head.uncompressed_size} bytes"
     else:
         try:
             payload = entry[end:]
@@ -95,7 +92,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
             return EntryView(_messages(payload, count, wanted), count, *times, is_encrypted=is_encrypted, problem="")
         except (DamagedPayload, DecodeError) as error:
             problem = f"the batch cannot be read: {error}"
-    # The batch's own metadata has the key of all its messages, if the producer batches by key.
+    # The entry's metadata has the common key of the messages, if the producer batches by key.
     indexes = range(count) if wanted is None else wanted
     of_batch = _message(_key(head, head.partition_key), _properties_at(entry, start, end), 0, -1)
     return EntryView(
@@ -108,7 +105,6 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
 
 
 def key_of_entry(entry: bytes) -> bytes | None:
-    """Return the key in the entry's own metadata; None also if it cannot be read."""
     try:
         head = entry_head(entry)
     except ProtocolViolation:
@@ -130,7 +126,6 @@ def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[
 
 
 def _key(metadata: MetadataHead | pb.SingleMessageMetadata, partition_key: bytes) -> bytes | None:
-    """Return the key that Key_Shared uses, from the metadata of an entry or of a message in a batch."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):
@@ -158,8 +153,7 @@ def _message(key: bytes | None, pairs: Iterable[tuple[str, str]], batch_index: i
 
 
 def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]]:
-    """Yield the properties of the MessageMetadata at [pos, end) one by one, because there may be hundreds of thousands
-    of them.
+    """Yield the properties of the MessageMetadata at [pos, end) one by one, because there may be hundreds of thousands.
 
     Stops at the first invalid property, and after `_MAX_OTHER_FIELDS` other fields.
     """

@@ -1,11 +1,11 @@
 """Incremental decoder of ACK and REDELIVER commands with many message ids, so that other connections are served in
 between.
 
-Such a command may be as long as a frame. It is scanned twice: once over its own fields, which may be in any order, and
-once over the ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command; together they equal the
-original, and the last one has its request id. Of a cumulative ACK only the last id counts, and only that is returned.
+Such a command may be as long as a frame. It is scanned twice: first its fields, which may be in any order, then the
+ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command, and the last one has the request id.
+Of a cumulative ACK only the last id is returned, because only that counts.
 
-Limits: a step costs at most `SLICE_STEPS` fields or words for any bytes; only the command and one slice are held.
+Limits: a step scans at most `SLICE_STEPS` fields or words; only the command and one slice are in memory.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _INT32_MAX = (1 << 31) - 1
 Slice = Ack | Redeliver | None
 """None: no result yet, but other connections should be served."""
 NO_MORE = object()
-"""Marks the end, for callers that take slice after slice."""
+"""Marks the end of the slices."""
 
 
 class ManyIds:
-    """Command in `data` at [start, end): the fields of CommandAck or CommandRedeliverUnacknowledgedMessages."""
+    """The fields of CommandAck or CommandRedeliverUnacknowledgedMessages in `data` at [start, end)."""
 
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
@@ -56,7 +56,7 @@ class ManyIds:
         self._steps = 0
 
     def slices(self) -> Iterator[Slice]:
-        """Yield the command in slices. Raise ProtocolViolation when a step reaches invalid data."""
+        """Yield the command in slices. Raises ProtocolViolation at invalid data."""
         return self._acks() if self.command == "ACK" else self._redeliveries()
 
     def _is_over(self) -> bool:
@@ -149,7 +149,6 @@ class ManyIds:
     # --- ids ---------------------------------------------------------------------------------------------------------
 
     def _ids(self, ids_tag: int, pos: int) -> Iterator[PartialAck | None]:
-        """Yield each message id from `pos` on; a whole entry has an empty ack set."""
         while pos < self._end:
             tag, pos = decode(self._data, pos, self._end)
             if tag == ids_tag:
@@ -202,7 +201,6 @@ class ManyIds:
 
 
 def _part_of(whole: Ack) -> Ack:
-    """Return an empty part of an ACK, without its request id."""
     part = Ack(whole.consumer_id)
     part.is_cumulative = whole.is_cumulative
     part.validation_error = whole.validation_error

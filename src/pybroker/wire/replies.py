@@ -1,7 +1,7 @@
 """Encoder of the commands that the broker sends.
 
-SEND_RECEIPT and MESSAGE are encoded by hand, many at a time, from plain ints; all other commands are protobuf
-objects. Benchmark of the former: `make bench`, cases `publish_1k` and `pubsub_1k`.
+SEND_RECEIPT and MESSAGE are encoded by hand, many at a time; all other commands are protobuf objects. Benchmark: `make
+bench`, cases `publish_1k` and `pubsub_1k`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import encode, encode_range
 
 NO_REQUEST_ID = (1 << 64) - 1
-"""Of an ERROR or CLOSE_* that answers no request: -1 as an unsigned number."""
+"""Request id -1, unsigned, of an ERROR or CLOSE_* that answers no request."""
 _MASK_64 = (1 << 64) - 1
 
 _SIZES = Struct(">II").pack
@@ -28,9 +28,9 @@ _KEEPING_CONNECTION = ("is being unloaded", "Failed to acquire ownership", "Keep
 def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
     """Return the error code and text to send.
 
-    On ServiceNotReady, clients based on the C++ one (Python, Node.js) close the connection with all its producers and
-    consumers, unless the text has one of three phrases of Pulsar's. None of this broker's reasons requires that, so a
-    text without a phrase gets one.
+    On ServiceNotReady, clients based on the C++ client (Python, Node.js) close the connection with all its producers
+    and consumers, unless the text contains one of three phrases of Pulsar. This broker never requires that, so a phrase
+    is added to other texts.
     """
     text = str(failure)
     if isinstance(failure, ServiceNotReady) and not any(phrase in text for phrase in _KEEPING_CONNECTION):
@@ -66,7 +66,7 @@ def send_receipts(
     assert len(highest_sequence_ids) == count, "the lists run in parallel"
     first_sequence_id = sequence_ids[0]
     if count > 1 and not any(highest_sequence_ids):
-        # Usually both sequences are consecutive: then the pieces are slices of tables, joined in C.
+        # Usually both sequences are consecutive; then the pieces are slices of tables, joined in C.
         sequences = encode_range(first_sequence_id, count)
         entries = encode_range(first_entry_id, count)
         if (
@@ -96,7 +96,7 @@ def send_receipts(
 def send_receipts_of_one_id(
     producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], id_part: int
 ) -> bytes:
-    """Encode receipts with the same message id, of which ledger id and entry id are both `id_part`; otherwise as
+    """Encode receipts with the same message id: ledger id and entry id are both `id_part`. Otherwise as
     `send_receipts`.
     """
     producer = b"\x08" + encode(producer_id) + b"\x10"
@@ -126,8 +126,8 @@ def messages(
     consumer_epoch: int,
     partition: int,
 ) -> list[bytes]:
-    """Return MESSAGE frames as parts to write in order; payloads are not copied. `consumer_epoch` and `partition` -1
-    are not sent.
+    """Return MESSAGE frames as parts to write in order; payloads are not copied. -1 omits `consumer_epoch` or
+    `partition`.
     """
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
@@ -183,7 +183,6 @@ def success(request_id: int) -> bytes:
 
 
 def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None) -> bytes:
-    """The acknowledgement is durable, or failed."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
@@ -193,7 +192,7 @@ def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None)
 
 
 def close_producer(producer_id: int) -> bytes:
-    """The client then looks the topic up again."""
+    """Encode CLOSE_PRODUCER, after which the client looks the topic up again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST_ID
@@ -201,7 +200,7 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int) -> bytes:
-    """The client then subscribes again."""
+    """Encode CLOSE_CONSUMER, after which the client subscribes again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
@@ -209,7 +208,6 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """For a consumer of a Failover subscription."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active
@@ -217,7 +215,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """The topic is terminated and completely read."""
+    """Encode the notice that the topic is terminated and completely read."""
     command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return frame(command)

@@ -4,7 +4,7 @@
         |                          ^
         +--needs another step--> AUTHENTICATING --AUTH_RESPONSE ok--+
 
-A command that the table does not allow closes the connection, as in Pulsar (facts of the protocol, section 1).
+As in Pulsar, a command that the table does not allow closes the connection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MAX_PROTOCOL_VERSION = 21
 END_OF_TOPIC_VERSION = 9  # the first version with REACHED_END_OF_TOPIC
 ACTIVE_CONSUMER_VERSION = 12  # the first version with ACTIVE_CONSUMER_CHANGE
 CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
-"""The C++ client, on which the Python and Node.js clients are based, closes its connection at that command and
-subscribes again, which would repeat without end.
+"""Clients based on the C++ client (Python, Node.js) close the connection at that command and subscribe again,
+without end.
 """
 
 
@@ -88,7 +88,7 @@ class KeepAlive(enum.Enum):
 
 
 class Session:
-    """State and liveness of one connection; the caller ticks it once per keep-alive interval.
+    """State and liveness of one connection. The caller ticks it once per keep-alive interval.
 
     Invariant: `is_waiting_for_pong` is only true between a PING of the broker and the next frame of the client.
     """
@@ -100,14 +100,13 @@ class Session:
         self._pinged = False
 
     def move_to(self, state: SessionState) -> None:
-        """Closing twice is allowed; any other transition outside the diagram is a bug."""
+        """Change the state. Closing twice is allowed; any other transition outside the diagram is a bug."""
         if state is SessionState.CLOSED and self.state is SessionState.CLOSED:
             return
         assert state in _TRANSITIONS[self.state], f"{self.state} cannot become {state}"
         self.state = state
 
     def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
-        """Raise ProtocolViolation if this command is not legal in the current state."""
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
             raise ProtocolViolation(f"{name} is not legal while {self.state.value}")

@@ -3,11 +3,11 @@
     entry    [0x0e02 size(4) BrokerEntryMetadata]  [0x0e01 crc32c(4)]  size(4) MessageMetadata  payload
     batch    for each message: size(4) SingleMessageMetadata value
 
-The payload is compressed, and after that encrypted, as MessageMetadata says. The payload of a batch has the second form
-before compression. `entry_metadata.metadata_span` finds MessageMetadata; `compression.decompress` opens a payload.
+The payload is compressed and then encrypted, as stated in MessageMetadata. The uncompressed payload of a batch has the
+second form. `entry_metadata.metadata_span` finds MessageMetadata; `compression.decompress` decompresses a payload.
 
-Other readers: `entry_metadata`, `broker_entry_metadata` and `commands` on hot paths, without protobuf objects;
-`columns/_scanner.c` and `columns/pure_python` in bulk; `console/decode.js` in the browser. The vectors in
+Other readers of the format: `entry_metadata`, `broker_entry_metadata` and `commands` on hot paths, without protobuf
+objects; `columns/_scanner.c` and `columns/pure_python` in bulk; `console/decode.js` in the browser. The vectors in
 `tests/vectors/stored_entries.json` test all of them.
 """
 
@@ -25,7 +25,6 @@ _SIZE_BYTES = 4
 
 
 def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """Return the metadata and the payload as it is stored. Raises ProtocolViolation if the metadata does not parse."""
     start, end = metadata_span(entry)
     return parsed_metadata(entry, start, end), entry[end:]
 
@@ -33,9 +32,9 @@ def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
 def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, int, int]]:
     """Yield the metadata of each message and the span of its value in `payload`, the uncompressed payload of a batch.
 
-    Raises DamagedPayload if `payload` is too short for `count` messages, DecodeError if the metadata of a message does
-    not parse. Consecutive messages with identical metadata share one object, because parsing costs more than everything
-    else here. Callers do not change the object.
+    Raises DamagedPayload if `payload` is too short for `count` messages, DecodeError if a message's metadata is
+    invalid. Consecutive messages with identical metadata share one object, because parsing is the most expensive step.
+    Callers must not change it.
     """
     payload_bytes = len(payload)
     header = b""
@@ -45,7 +44,7 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
         start = end + _SIZE_BYTES
         value_start = start + int.from_bytes(payload[end:start], "big")
         if value_start > payload_bytes:
-            raise DamagedPayload("it ends before its messages do")
+            raise DamagedPayload("the batch ends before its last message")
         own_header = payload[start:value_start]
         if own_header != header or not index:
             single = pb.SingleMessageMetadata.FromString(own_header)
@@ -53,12 +52,11 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
         value_bytes = single.payload_size
         end = value_start + value_bytes
         if value_bytes < 0 or end > payload_bytes:
-            raise DamagedPayload("a message of it is longer than the batch")
+            raise DamagedPayload("a message is longer than its batch")
         yield single, value_start, end
 
 
 def is_checksum_wrong(entry: bytes) -> bool:
-    """Return False for an entry without a checksum."""
     start = message_start(entry)
     if entry[start : start + 2] != b"\x0e\x01":
         return False

@@ -29,9 +29,9 @@ class OfTransaction(NamedTuple):
 
 
 def of_transaction(entry: bytes) -> OfTransaction | None:
-    """Return None without a transaction, and for invalid metadata. Never raises.
+    """Return the transaction, or None without one and for invalid metadata. Never raises.
 
-    Most metadata does not contain the bytes of the tag, which one search establishes.
+    One search for the bytes of the tag usually suffices.
     """
     try:
         start, end = metadata_span(entry)
@@ -52,10 +52,10 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
 
 
 def put_into(entry: bytes, txn: TxnId) -> bytes | None:
-    """Return the entry with `txn` added to its metadata; None if that has a transaction already or is invalid.
+    """Return the entry with `txn` added to its metadata; None if it already has a transaction or is invalid.
 
-    Some clients send a message's transaction in the command only. The stored entry needs it, because nothing else
-    survives a restart.
+    Some clients send a message's transaction in the command only. The stored entry needs it for the time after a
+    restart.
     """
     try:
         start, end = metadata_span(entry)
@@ -69,7 +69,7 @@ def put_into(entry: bytes, txn: TxnId) -> bytes | None:
 
 
 def is_end_marker(entry: bytes) -> bool:
-    """Return whether the entry is the end marker of a transaction, which only the broker may write. Never raises."""
+    """Return whether the entry is a transaction's end marker, which only the broker may write. Never raises."""
     try:
         metadata = entry_head(entry)
     except ProtocolViolation:

@@ -34,7 +34,7 @@ def encode(value: int) -> bytes:
 def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
     """Encode `count` consecutive values as (varying parts, common end), without work per value.
 
-    Return None unless all have one length and lie within one block of 2^14: then they must be encoded one by one.
+    Return None unless all have one length and are in one block of 2^14; the caller then encodes them one by one.
     """
     last = first + count - 1
     low = first & 0x3FFF
@@ -46,7 +46,7 @@ def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
 
 
 def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the value at `pos` and the position after it. Raise ProtocolViolation if it does not end before `end`."""
+    """Return the value at `pos` and the position after it. Raises ProtocolViolation if it does not end before `end`."""
     result = 0
     shift = 0
     while pos < end:
@@ -62,7 +62,6 @@ def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
-    """Return the position after the field. Raise ProtocolViolation if it does not fit."""
     wire_type = tag & 7
     if wire_type == 0:
         return decode(data, pos, end)[1]

@@ -1,4 +1,4 @@
-"""A client of ZooKeeper 3.6 or newer for asyncio: the part that a broker needs, without dependencies on the broker.
+"""A client of ZooKeeper 3.6 or newer for asyncio: the part that a broker needs. It knows nothing of the broker.
 
 Start with `client.py`. `session.py` has the rules of a session without IO, `operations.py` the requests and answers,
 `jute.py` the encoding of single values, `addresses.py` the text `host1:2181,host2:2181/chroot`.

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar, cast
 
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import operations as wire
 from pybroker.zookeeper.addresses import ServerAddresses
 from pybroker.zookeeper.errors import (
@@ -197,7 +198,8 @@ class ZooKeeperClient:
         self._listeners: list[SessionListener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0.0
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("zookeeper")
+        self._is_started = False
         self._first_session: asyncio.Future[None] = self._loop.create_future()
         self._first_session.add_done_callback(_retrieve)
         self._unanswered_credentials = 0
@@ -240,8 +242,9 @@ class ZooKeeperClient:
 
     async def start(self, deadline_s: float) -> None:
         """Return with a session. Raises ConnectionLoss after `deadline_s`, and AuthFailed; the client is closed then."""
-        assert self._keeper is None, "started twice"
-        self._keeper = self._loop.create_task(self._keep_connected(), name="zookeeper-connection")
+        assert not self._is_started, "started twice"
+        self._is_started = True
+        self._tasks.start(self._keep_connected(), "connection")
         try:
             async with asyncio.timeout(deadline_s):
                 await asyncio.shield(self._first_session)
@@ -255,7 +258,8 @@ class ZooKeeperClient:
             raise
 
     async def close(self) -> None:
-        """End the session, so that its ephemeral nodes disappear at once. Idempotent."""
+        """End the session, so that its ephemeral nodes disappear at once. Idempotent. No more events follow."""
+        self._listeners.clear()
         if self._session.state is SessionState.CONNECTED and self._link is not None:
             closing = self._submit(Operation.CLOSE_SESSION, b"", "", wire.read_nothing)
             self._flush()
@@ -265,9 +269,7 @@ class ZooKeeperClient:
         self._session.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        await self._tasks.close()
         self._fail_waiting("the client is closed")
         self._first_session.cancel()
         for watch in self._watches:
@@ -417,7 +419,7 @@ class ZooKeeperClient:
             return TooLarge(
                 f"{request.path}: a request of {len(request.body)} bytes, {limit} are allowed", request.path
             )
-        if self._session.state is SessionState.CLOSED or self._keeper is None:
+        if self._session.state is SessionState.CLOSED or not self._is_started:
             return NotSent(f"{request.path}: the client of ZooKeeper is closed", request.path)
         if self._session.pending_count + len(self._waiting) >= self.options.max_outstanding_requests:
             limit = self.options.max_outstanding_requests

@@ -28,9 +28,9 @@ from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_compaction import CompactionCounters
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.config import BrokerConfig
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.ledgers.memory_store import MemoryLedgerStore

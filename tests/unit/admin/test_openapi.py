@@ -19,7 +19,7 @@ from pybroker.admin.calls.call import Call, empty_ok
 from pybroker.admin.calls.openapi_document import document
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import HandlerApp, route
-from pybroker.admin.policies.plain_policies import LevelCalls
+from pybroker.admin.policies.policy_table_routes import LevelCalls
 
 
 class Wish(msgspec.Struct):

@@ -89,6 +89,6 @@ def test_empty_page_gives_no_document() -> None:
 
 
 def test_exporter_is_imported_only_if_an_address_is_configured() -> None:
-    program = "import sys, pybroker.app; print([name for name in sys.modules if '.otlp_' in name])"
+    program = "import sys, pybroker.broker_process; print([name for name in sys.modules if '.otlp_' in name])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

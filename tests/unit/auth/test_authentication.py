@@ -10,7 +10,7 @@ from tests.support import credentials
 
 from pybroker.auth.authentication import AuthenticationService, PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 SECRET = bytes(range(32))

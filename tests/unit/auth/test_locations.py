@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.auth.locations import decoded_base64, looks_like_path, read_location
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 
 CONTENT = b"\x00\xffsecret content\n"
 

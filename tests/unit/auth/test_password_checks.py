@@ -10,7 +10,7 @@ import pytest
 from tests.support import credentials
 
 from pybroker.auth.authentication import AuthenticationService
-from pybroker.auth.basic import BasicProvider
+from pybroker.auth.basic_provider import BasicProvider
 from pybroker.auth.password_checks import FAILURES_AT_ONCE, CheckLimits, PasswordChecks
 from pybroker.config import BrokerConfig
 from pybroker.errors import AuthenticationError, TooManyRequests

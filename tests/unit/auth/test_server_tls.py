@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from tests.support.credentials import CertificateAuthority, CertificateFiles
 
-from pybroker.auth.provider import PeerCertificate
+from pybroker.auth.authentication_provider import PeerCertificate
 from pybroker.auth.server_tls import (
     CertificateRefresher,
     FileMark,
@@ -20,7 +20,7 @@ from pybroker.auth.server_tls import (
     version_range,
 )
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.model.counters import BrokerStats
 
 

@@ -60,7 +60,7 @@ def test_truncated_manifest_is_damage(length: int) -> None:
 
 
 def test_later_format_names_the_remedy() -> None:
-    with pytest.raises(BackupError, match="has format 2, and this program knows 1: use the version"):
+    with pytest.raises(BackupError, match="has format 2, pybroker supports 1: use the version"):
         decode_checked(encode_checked(BackupHead(BACKUP_FORMAT + 1, "l")), BackupHead, PATH)
 
 

@@ -14,8 +14,8 @@ from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.topic_creation import TopicCreation
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-from pybroker.build import ledger_limits
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import ledger_limits
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowedError, TooManyRequests, TopicChanging, TopicNotFound
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore

@@ -118,10 +118,10 @@ def test_a_broker_without_the_call_is_told_from_one_without_the_topic(run: Run) 
 
     with serving(answer) as url:
         ran = run("explain", "t", "s", "--url", url)
-    assert "this broker does not know the call" in ran.err
+    assert "is not a pybroker broker" in ran.err
     assert "<" not in ran.err
     with serving(lambda _: (404, {}, b'{"reason": "Topic not found"}')) as url:
-        assert "does not know" not in run("explain", "t", "s", "--url", url).err
+        assert "is not a pybroker" not in run("explain", "t", "s", "--url", url).err
 
 
 def test_a_list_over_partitions_says_how_many_there_are_behind_its_limit(run: Run) -> None:
@@ -202,7 +202,7 @@ def test_what_is_not_utf_8_is_wrong_usage(run: Run) -> None:
 def test_a_bug_is_a_line_and_with_a_variable_its_trace(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lambda _: (200, {}, b"[1]")) as url:
         ran = run("topics", "--url", url)
-        assert "this is a bug, or the answer is not a broker's. Set PYBROKER_DEBUG=1" in ran.err
+        assert "this is a bug, or the server is not a Pulsar broker. Set PYBROKER_DEBUG=1" in ran.err
         monkeypatch.setenv("PYBROKER_DEBUG", "1")
         with pytest.raises(TypeError):
             run("topics", "--url", url)
@@ -233,7 +233,7 @@ def test_connection_options_count_before_and_after_the_command(
     [
         (("--url", "http://127.0.0.1:1", "tokens", "create-secret-key"), "there is no option --url"),
         (("--token", "s3cret", "topics"), "a secret would stay in the shell's history"),
-        (("--nosuch", "topics"), "there is no option --nosuch"),
+        (("--nosuch", "topics"), "unknown option --nosuch"),
         (("--url", "http://127.0.0.1:1"), "arguments are required"),
         (("--url",), "expected one argument"),
     ],

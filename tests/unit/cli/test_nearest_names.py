@@ -79,14 +79,14 @@ def test_every_path_can_be_parsed(path: str) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (("explian",), "there is no command 'explian'; did you mean explain?"),
-        (("tokens", "crate", "-s", "x"), "there is no command 'crate'; did you mean create?"),
-        (("topics", "--lng"), "there is no option --lng (did you mean --long?)"),
-        (("tokens", "create", "--subjct", "x"), "there is no option --subjct (did you mean --subject?)"),
+        (("explian",), "unknown command 'explian'; did you mean explain?"),
+        (("tokens", "crate", "-s", "x"), "unknown command 'crate'; did you mean create?"),
+        (("topics", "--lng"), "unknown option --lng (did you mean --long?)"),
+        (("tokens", "create", "--subjct", "x"), "unknown option --subjct (did you mean --subject?)"),
         (("policies", "get", "t", "retention", "--aplied"), "did you mean --applied?"),
         (("consume", "t", "--type", "shard"), "did you mean shared?"),
         (("completion", "bsh"), "did you mean bash?"),
-        (("zzz\x1b[2J",), "there is no command"),
+        (("zzz\x1b[2J",), "unknown command"),
     ],
 )
 def test_mistyped_word_is_reported_with_similar_one(

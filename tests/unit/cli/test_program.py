@@ -22,7 +22,7 @@ HEAVY = (
     "jwt",
     "starlette",
     "uvloop",
-    "pybroker.app",
+    "pybroker.broker_process",
     "pybroker.config",
 )
 SHOW_MODULES = """

@@ -1,6 +1,7 @@
 """`--watch` writes a block each time, and shows failures after the first time."""
 
 import io
+import json
 from argparse import ArgumentTypeError
 
 import pytest
@@ -68,8 +69,10 @@ def test_pipe_gets_blocks_without_control_characters(pauses: list[float]) -> Non
 
 def test_json_is_one_line_each_time(pauses: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     text = watched(Drawing(2), is_json=True)
-    assert text == '{"time": 1, "name": "grün"}\n{"time": 3, "name": "grün"}\n'
-    assert capsys.readouterr().err == "pybroker: gone\\x1b[2J\n"
+    first, failure, last = text.splitlines()
+    assert (first, last) == ('{"time": 1, "name": "grün"}', '{"time": 3, "name": "grün"}')
+    assert json.loads(failure) == {"error": "gone\x1b[2J"}
+    assert capsys.readouterr().err == ""
 
 
 def test_terminal_is_redrawn_and_keeps_last_state_on_failure(pauses: list[float]) -> None:

@@ -53,7 +53,7 @@ class Store(MemoryLedgerStore):
         super().__init__()
         self._countdown = countdown
 
-    async def create_ledger(self) -> int:
+    async def create_ledger(self, *args: object) -> int:
         self._countdown.step()
         return await super().create_ledger()
 
@@ -87,6 +87,9 @@ class Listener(ManagedLedgerListener):
     def entries_added(self, runs: list[AppendRun]) -> None:
         for run in runs:
             self.positions += [Position(run.ledger_id, run.first_entry_id + i) for i in range(len(run.payloads))]
+
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        raise AssertionError("these stores know the outcome of every append")
 
     def fenced(self, error: StoreError) -> None:
         raise AssertionError("nobody else writes here") from error

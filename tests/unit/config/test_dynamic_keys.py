@@ -11,8 +11,8 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 # Functions that read dynamic keys once and are notified of changes (`broker/policies/live_settings.py`), or create
 # short-lived objects.
 TOLD = {
-    ("app.py", "_start"): "makes the store and its limits, which follow",
-    ("app.py", "run"): "sets the level of the log, which follows",
+    ("broker_process.py", "_start"): "makes the store and its limits, which follow",
+    ("broker_process.py", "run"): "sets the level of the log, which follows",
     ("broker/context/broker_context.py", "__init__"): "makes entry filters and limits, which follow",
 }
 

@@ -83,7 +83,7 @@ def test_a_bad_value_is_refused_with_its_origin(
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
         load(None, environ, overrides)
-    assert str(refusal.value) == f"maxMessageSize cannot be 'big': expected a whole number, 1 or more ({origin})"
+    assert str(refusal.value) == f"maxMessageSize cannot be 'big': expected an integer, 1 or more ({origin})"
 
 
 def test_a_bad_value_of_a_file_is_refused_with_file_and_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.fault_disk import FaultDisk
 from tests.unit.local_store.faults import fails
 
-from pybroker.disk.database import empty_log, lacks_space, log_of, page_damage, transaction
+from pybroker.disk.database import empty_log, failure_text, lacks_space, log_of, page_damage, transaction
 from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
 
@@ -61,6 +61,7 @@ def test_a_commit_that_fails_is_rolled_back_and_reports_a_full_disk(number: int,
         connection.execute("INSERT INTO one VALUES (1)")
     disk.plan = None
     assert lacks_space(raised.value) == is_full
+    assert failure_text(raised.value).startswith("the disk is full (") == is_full
     assert values_of(connection) == []
     connection.close()
 

@@ -8,7 +8,7 @@ from tests.unit.dispatch.support import HIGH, LOW, consumer, exclusive, key_shar
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.dispatcher import Dispatcher
 from pybroker.dispatch.failover import FailoverDispatcher
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 
 
 @pytest.mark.parametrize("make", [shared, key_shared, exclusive])

@@ -7,7 +7,7 @@ from tests.unit.dispatch.support import Feed, consumer, got, run_of
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.failover import FailoverDispatcher
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 
 
 def failover(partition: int | None = 0, topic_name: str = "persistent://public/default/t") -> FailoverDispatcher:

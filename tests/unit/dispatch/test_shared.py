@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.dispatch.support import LEDGER, Feed, consumer, got, positions, run_of, shared
 
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.model.position import Position
 
 

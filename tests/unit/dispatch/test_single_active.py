@@ -6,7 +6,7 @@ import pytest
 from tests.unit.dispatch.support import LEDGER, Feed, consumer, exclusive, positions, run_of, sticky_consumer
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.single_active import ExclusiveDispatcher, SingleActiveDispatcher
 from pybroker.errors import ConsumerAssignError, ConsumerBusy
 from pybroker.model.position import Position

@@ -120,7 +120,10 @@ def test_looking_at_a_directory_changes_no_mode(tmp_path: Path) -> None:
 def test_directory_with_other_files_is_not_taken_and_not_changed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch(0o644)
     for _ in range(2):
-        with pytest.raises(ForeignDirectory, match=rf"{tmp_path} is not empty and holds no data of a broker \({name}"):
+        with pytest.raises(
+            ForeignDirectory,
+            match=rf"{tmp_path} is not empty and is not a broker's data directory \(it contains {name}",
+        ):
             DataDirectoryLock(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o644

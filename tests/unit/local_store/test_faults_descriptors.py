@@ -23,7 +23,7 @@ async def test_checkpoint_without_descriptors_is_retried(number: int, writes_dir
     it.disk.plan = fails(number, "open", "create", "sync_directory")
     running = asyncio.ensure_future(it.store._checkpointer.run())
     await it.until(lambda: it.store.stats().checkpoint_retries >= 2)
-    with pytest.raises(StorageFull, match=r"can open no more files.*ulimit"):
+    with pytest.raises(StorageFull, match=r"cannot open more files.*ulimit"):
         it.listener.append(it.store, ledger_id, len(PAYLOADS), [b"refused"])
     it.listener.open_runs = 0
     assert await it.acknowledge(b"1") is None

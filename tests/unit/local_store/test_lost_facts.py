@@ -68,7 +68,9 @@ async def test_store_without_facts_is_refused_with_remedy(
                 disk.unlink(directory / name)
     before = contents(disk)
     for _ in range(2):  # the first refusal has not created the missing data
-        with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
+        with pytest.raises(
+            StoreError, match=f"checkpoint.db {what}, but /data contains .* files, .*Restore checkpoint.*move"
+        ):
             await FaultyStore(disk).open()
         assert contents(disk) == before
 
@@ -76,7 +78,7 @@ async def test_store_without_facts_is_refused_with_remedy(
 async def test_store_that_lost_one_fact_is_refused() -> None:
     disk, _ = await stopped()
     change_table(disk, "DELETE FROM facts WHERE name = 'sequence'")
-    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the facts sequence are missing"):
+    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the values sequence are missing"):
         await FaultyStore(disk).open()
 
 
@@ -87,7 +89,7 @@ async def test_file_of_unknown_ledger_shows_that_table_is_older() -> None:
     SegmentWriter(file, 70_000, LedgerExtent(0, 0, 0, 0), SegmentIndex(), syncs_slices=False).write([b"new"], [1])
     for _ in range(2):
         with pytest.raises(
-            StoreError, match=r"checkpoint\.db is older than the ledgers: it does not know ledger 70000 yet"
+            StoreError, match=r"checkpoint\.db is older than the ledgers: it does not contain ledger 70000"
         ):
             await FaultyStore(disk).open()
     disk.unlink(segment_path(LEDGERS, 70_000))
@@ -132,7 +134,7 @@ async def test_segment_beyond_table_and_journal_stops_start_unchanged() -> None:
         disk.unlink(DIRECTORY / "journal" / name)
     name = segment_path(Path(), ledger_id).name
     before = disk.read_whole(name)
-    with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 is there"):
+    with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 exists"):
         await FaultyStore(disk).open()
     assert disk.read_whole(name) == before
 

@@ -86,7 +86,7 @@ async def test_journal_removed_after_a_kill_is_refused_until_it_is_put_back(
     if not keeps_copy_of_end:
         disk.unlink(DIRECTORY / JOURNAL_END_NAME)
     for _ in range(2):
-        with pytest.raises(DamagedJournal, match=f"journal/ holds no file of the last run.*{ADVICE}"):
+        with pytest.raises(DamagedJournal, match=f"journal/ contains no file of the last run.*{ADVICE}"):
             await opened(disk)
     put_back(disk, JOURNAL, journal)
     store = await opened(disk)
@@ -235,7 +235,7 @@ async def test_sealed_ledger_whose_file_is_missing_or_cut_anywhere_is_refused(co
         if size >= index_offset + 44 or (count and size >= index_offset):
             await (await opened(disk, named={ledger_id: count})).close()  # no entry is missing
             continue
-        with pytest.raises(MissingData, match=rf"{path.name} (is missing|is cut: [0-3] entries)"):
+        with pytest.raises(MissingData, match=rf"{path.name} (is missing|is truncated: it has [0-3] entries)"):
             await opened(disk, named={ledger_id: count})
     disk.open_for_write(path).write_at((data,), 0, durable=True)
     store = await opened(disk, named={ledger_id: count})
@@ -259,7 +259,7 @@ async def test_closed_ledger_with_fewer_entries_than_metadata_say_is_refused_aft
     store = await opened(disk, named={ledger_id: 2})
     await store.close()
     disk, ledger_id = await killed()
-    with pytest.raises(MissingData, match=r"holds 2 entries, metadata\.db says 3"):
+    with pytest.raises(MissingData, match=r"has 2 entries, but 3 according to metadata\.db"):
         await opened(disk, named={ledger_id: 3})
     with pytest.raises(MissingData, match=rf"{ledger_id + 1:020d}\.ledger is missing"):
         await opened(disk, named={ledger_id + 1: None})

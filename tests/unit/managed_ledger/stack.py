@@ -70,6 +70,9 @@ class Topic(ManagedLedgerListener):
             self.positions += [Position(run.ledger_id, entry_id) for entry_id in ids]
         self._changed.set()
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        return context, context
+
     def fenced(self, error: StoreError) -> None:
         self.fenced_by.append(error)
 
@@ -77,8 +80,8 @@ class Topic(ManagedLedgerListener):
         self.failed += [error for _ in runs]
         self._changed.set()
 
-    def append(self, *payloads: bytes, message_count: int = 1) -> None:
-        self.managed.append(list(payloads), [message_count] * len(payloads), sum(map(len, payloads)), None)
+    def append(self, *payloads: bytes, message_count: int = 1, context: object = None) -> None:
+        self.managed.append(list(payloads), [message_count] * len(payloads), sum(map(len, payloads)), context)
 
     async def settle(self) -> None:
         """Wait until every append is answered."""

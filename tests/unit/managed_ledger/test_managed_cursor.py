@@ -217,15 +217,15 @@ async def test_a_search_goes_on_when_what_it_looks_at_is_trimmed(stack: Stack, m
     cursor, positions = await filled(stack)
     managed = cursor.ledger
     await cursor.skip(15)
-    span = stack.store.publish_time_span
+    span = stack.store.index.publish_time_span
 
-    async def trimmed_first(ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+    async def trimmed_first(ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
         monkeypatch.undo()
         managed.retention = RetentionLimits()
         await managed.trim()
         return await span(ledger_id, publish_time_ms)
 
-    monkeypatch.setattr(stack.store, "publish_time_span", trimmed_first)
+    monkeypatch.setattr(stack.store.index, "publish_time_span", trimmed_first)
     assert await managed.find_by_publish_time(50) == positions[10]
 
 

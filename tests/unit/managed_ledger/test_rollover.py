@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.managed_ledger.stack import PATH, SMALL, Stack, entry, settled
+from tests.unit.managed_ledger.stack import PATH, SMALL, MemoryStack, Stack, entry, publish_time_of, settled
 
-from pybroker.errors import LedgerFenced, StoreError
+from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, StoreError
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.ledgers.live_ledger import LedgerState
+from pybroker.ledgers.memory_store import MemoryLedgerStore
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_ledger_info import decode_info
 from pybroker.model.position import EARLIEST
 
 MINUTE_MS = 60_000
@@ -24,20 +30,35 @@ def counts(stack: Stack) -> list[int]:
     return [row.entry_count for row in stack.topic.managed.ledgers.rows()]
 
 
-async def test_a_full_ledger_is_followed_by_one_that_was_ready(stack: Stack) -> None:
+async def test_appends_wait_for_next_ledger_and_keep_their_order(stack: Stack) -> None:
     managed = await stack.open()
     first_id = managed.current_ledger_id
     await stack.topic.publish(*[entry(0)] * 9)
-    assert counts(stack) == [9, 0], "the next one is in the list before it is needed"
-    assert managed.current_ledger_id == first_id
-    stack.topic.append(entry(0))
-    assert managed.current_ledger_id != first_id, "the switch waits for nothing"
-    for _ in range(5):
+    for _ in range(6):
         stack.topic.append(entry(0))
+    assert managed.current_ledger_id == first_id, "the ledger is sealed first"
     await stack.topic.settle()
     await settled(managed)
     assert counts(stack) == [10, 5]
     assert managed.ledgers.open_ledger_ids() == [managed.current_ledger_id]
+    assert stack.topic.positions == [(first_id, n) for n in range(10)] + [
+        (managed.current_ledger_id, n) for n in range(5)
+    ]
+
+
+async def test_stored_list_never_has_two_open_ledgers(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = await stack.open()
+    stored: list[list[int]] = []
+    put = stack.metadata.put
+
+    async def recorded(path: str, value: bytes, version: int) -> int:
+        stored.append(LedgerList.decode(bytes(decode_info(path, value).ledgers), 0).open_ledger_ids())
+        return await put(path, value, version)
+
+    monkeypatch.setattr(stack.metadata, "put", recorded)
+    await stack.topic.publish(*[entry(0)] * 35)
+    await managed.close()
+    assert [len(open_ids) for open_ids in stored] == [1, 1, 1, 0]
 
 
 async def test_only_the_run_that_reaches_the_limit_passes_it(stack: Stack) -> None:
@@ -140,12 +161,9 @@ def fail_once(stack: Stack, monkeypatch: pytest.MonkeyPatch, owner: object, name
     return calls
 
 
-@pytest.mark.parametrize("what", ["create_ledger", "put"])
-async def test_a_next_ledger_that_could_not_be_made_is_tried_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_failed_creation_of_next_ledger_is_repeated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     managed = await stack.open()
-    fail_once(stack, monkeypatch, stack.metadata if what == "put" else stack.store, what)
+    fail_once(stack, monkeypatch, stack.store, "create_ledger")
     await stack.topic.publish(*[entry(0)] * 10)
     assert managed.ledgers.entry_count_of(managed.current_ledger_id) == 10
     await stack.topic.publish(entry(0))
@@ -154,6 +172,121 @@ async def test_a_next_ledger_that_could_not_be_made_is_tried_again(
     await stack.topic.publish(entry(0), entry(0))
     assert counts(stack) == [12, 1]
     assert len(await stack.store.list_ledgers()) == 2
+
+
+async def test_appends_wait_while_next_ledger_cannot_be_named(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stack.open()
+    await stack.topic.publish(*[entry(0)] * 9)
+    calls = fail_once(stack, monkeypatch, stack.metadata, "put")
+    stack.topic.append(entry(0))
+    stack.topic.append(entry(0))
+    await stack.topic.settle()
+    assert len(calls) == 2
+    assert stack.topic.failed == []
+    assert counts(stack) == [10, 1]
+    assert len(await stack.store.list_ledgers()) == 2
+
+
+async def test_waiting_appends_time_out(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(stack, add_entry_timeout_ms=1)
+    managed = await stack.open()
+    await stack.topic.publish(*[entry(0)] * 9)
+    with monkeypatch.context() as patch:
+
+        async def failing(*args: object) -> int:
+            stack.clock.now_ms += 1
+            raise Refused("no connection")
+
+        patch.setattr(stack.metadata, "put", failing)
+        stack.topic.append(entry(0))
+        stack.topic.append(entry(1))
+        await stack.topic.settle()
+        assert [str(error) for error in stack.topic.failed] == ["no connection"]
+    await settled(managed)
+    [position] = await stack.topic.publish(entry(2))
+    assert position == (managed.current_ledger_id, 0)
+
+
+@pytest.mark.parametrize("end", ["close", "terminate"])
+async def test_end_during_change_of_ledger_answers_waiting_appends(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    managed = await stack.open()
+    await stack.topic.publish(*[entry(0)] * 9)
+    fail_once(stack, monkeypatch, stack.metadata, "put")
+    stack.topic.append(entry(0))
+    stack.topic.append(entry(0))
+    for _ in range(1000):
+        if managed.pending_entries == 1 and managed.ledgers.entry_count_of(managed.current_ledger_id) == 10:
+            break
+        await asyncio.sleep(0)
+    await getattr(managed, end)()
+    await stack.topic.settle()
+    await settled(managed)
+    assert [type(error) for error in stack.topic.failed] == [LedgerFenced if end == "close" else LedgerTerminated]
+    assert len(stack.topic.positions) == 10
+    assert managed.ledgers.open_ledger_ids() == []
+    assert set(await stack.store.list_ledgers()) == set(managed.ledgers.ledger_ids())
+
+
+async def test_close_deletes_next_ledger_that_was_created_early(stack: Stack) -> None:
+    managed = await stack.open()
+    await stack.topic.publish(*[entry(0)] * 9)
+    assert len(await stack.store.list_ledgers()) == 2
+    await managed.close()
+    assert await stack.store.list_ledgers() == managed.ledgers.ledger_ids()
+
+
+class UncertainStore(MemoryLedgerStore):
+    """Loses the answers of appends: of the next run, `stored_entries` entries are stored, and none of later runs."""
+
+    stored_entries: int | None = None
+
+    def append(self, run: AppendRun) -> None:
+        ledger = self._ledgers[run.ledger_id]
+        if self.stored_entries is not None:
+            ledger.buffer.payloads += run.payloads[: self.stored_entries]
+            ledger.buffer.message_counts += run.message_counts[: self.stored_entries]
+            ledger.next_entry_id += self.stored_entries
+            self.stored_entries = None
+            ledger.set_state(LedgerState.FENCED)
+            error: StoreError = AppendUnknown("the connection was lost")
+        elif ledger.state is LedgerState.FENCED:
+            error = LedgerFenced("an earlier append has an unknown outcome")
+        else:
+            super().append(run)
+            return
+        asyncio.get_running_loop().call_soon(run.listener.append_completed, [run], error)
+
+
+@pytest.mark.parametrize("stored_entries", [0, 1, 2, 3])
+async def test_seal_decides_append_with_unknown_outcome(stored_entries: int) -> None:
+    stack = MemoryStack()
+    await stack.start()
+    store = stack.store = UncertainStore(publish_time_of)
+    stack._make_factory()
+    managed = await stack.open()
+    await stack.topic.publish(entry(0))
+    store.stored_entries = stored_entries
+    first_id = managed.current_ledger_id
+    stack.topic.append(entry(1), entry(2), entry(3), context="run")
+    stack.topic.append(entry(4))
+    await asyncio.sleep(0)
+    stack.topic.append(entry(5))
+    await stack.topic.settle()
+    await settled(managed)
+    assert stack.topic.failed == []
+    second_id = managed.current_ledger_id
+    expected = [(first_id, n) for n in range(1 + stored_entries)] + [(second_id, n) for n in range(5 - stored_entries)]
+    assert stack.topic.positions == expected
+    cursor = stack.factory.create_non_durable_cursor(managed, "reader", EARLIEST)
+    found: list[int] = []
+    while cursor.has_more():
+        run = cursor.read_cached(10, 1 << 20)
+        assert run is not None
+        found += map(publish_time_of, run.payloads)
+    assert found == [0, 1, 2, 3, 4, 5]
+    await stack.stop()
 
 
 async def test_after_a_refused_append_the_next_ledger_takes_over_once_all_are_answered(stack: Stack) -> None:

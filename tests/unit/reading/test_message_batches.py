@@ -170,7 +170,7 @@ def test_a_source_that_yields_other_entries_is_an_error() -> None:
         def read(self, entries: EntryRange):  # type: ignore[no-untyped-def]
             yield from super().read(replace(entries, first_entry_id=entries.first_entry_id + 1))
 
-    with pytest.raises(ReadingFailed, match="asked for"):
+    with pytest.raises(ReadingFailed, match="requested"):
         read(Other({5: [plain("x")] * 3}), (5, 0, 3))
 
 

@@ -72,7 +72,7 @@ def test_a_refusal_of_one_side_of_a_key_value_says_which() -> None:
 
 def test_a_change_of_type_is_named() -> None:
     assert refusal(BACKWARD, [avro("int")], SchemaData(SchemaType.STRING)) == (
-        "schema type: existing AVRO, new STRING: only ALWAYS_COMPATIBLE allows the change (BACKWARD)"
+        "schema type: existing AVRO, new STRING: the change needs the strategy ALWAYS_COMPATIBLE (BACKWARD)"
     )
 
 
@@ -84,7 +84,9 @@ def test_the_bytes_that_are_there_already_are_accepted_even_when_nothing_new_is(
 
 def test_an_existing_schema_that_does_not_parse_is_said_to_be_the_reason() -> None:
     broken = SchemaData(SchemaType.AVRO, b"{")
-    assert refusal(BACKWARD, [broken], avro("int")).startswith("the existing schema cannot be read: not JSON")
+    assert refusal(BACKWARD, [broken], avro("int")).startswith(
+        "the existing schema cannot be read: the definition is not JSON"
+    )
     with pytest.raises(InvalidSchema):
         check(BACKWARD, [avro("int")], broken)
 

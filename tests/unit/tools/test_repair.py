@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.tools.stored_data import TOPICS, content, damages, file_bytes, make
+from tests.upgrade.samples import unpack
 
 from pybroker.cli import main
+from pybroker.metadata.sqlite_table import LAYOUT_VERSION
 from pybroker.tools.repair_metadata import write_metadata
 from pybroker.tools.repair_plan import JournalRun, Piece, continue_ledger, lost_places
 
@@ -156,3 +158,26 @@ def test_a_lost_mark_and_older_metadata_are_told_by_the_ledgers(
     assert f"lost: {TOPICS[0]}: its list of ledgers, so the whole topic" in said
     assert f"lost: {path}, perhaps all entries after ledger " in said
     assert damages(killed) == []
+
+
+def test_repaired_metadata_of_an_earlier_layout_have_the_current_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    unpack("05-backup", "stopped", data)
+    connection = sqlite3.connect(data / "metadata.db", isolation_level=None)
+    connection.execute("UPDATE metadata SET value = x'7b7d' WHERE path = '/admin/policies/sample/kept'")
+    connection.close()
+    assert main(["ledger", "repair", str(data), "--apply", "--accept-loss"]) == 0
+    assert "lost: metadata value '/admin/policies/sample/kept'" in capsys.readouterr().out
+    connection = sqlite3.connect(data / "metadata.db", isolation_level=None)
+    assert connection.execute("PRAGMA user_version").fetchone() == (LAYOUT_VERSION,)
+    paths = {path for (path,) in connection.execute("SELECT path FROM metadata")}
+    connection.close()
+    assert {
+        "/admin/policies/public",
+        "/admin/policies/sample",
+        "/pybroker/topic-policies/public/default/persistent/once",
+    } <= paths
+    assert not any(path.startswith(("/admin/tenants", "/admin/topic-policies")) for path in paths)
+    assert damages(data) == []

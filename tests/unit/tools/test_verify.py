@@ -208,7 +208,7 @@ def test_entries_of_a_segment_that_nobody_knows_are_damage(killed: Path) -> None
         file.write(other.read_bytes()[32:])
     (finding,) = damages(killed)
     assert (finding.file, finding.positions) == (path.name, f"ledger {ledger_id}")
-    assert f"entry {other_id}:0 is there, which is neither committed nor in the journal" in finding.reason
+    assert f"entry {other_id}:0 exists, but is neither in checkpoint.db nor in the journal" in finding.reason
 
 
 def test_a_shorter_segment_is_damage(stopped: Path) -> None:

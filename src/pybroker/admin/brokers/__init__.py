@@ -1,4 +1,3 @@
-"""Routes of the broker and its cluster: lookup, health, configuration, clusters, OpenAPI.
-
-Each module is a noun of the interface and has `routes()`.
+"""Routes of the broker and its cluster: lookup, health, configuration, clusters, OpenAPI. Each module is a noun of the
+API and has `routes()`.
 """

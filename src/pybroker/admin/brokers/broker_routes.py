@@ -21,7 +21,7 @@ from pybroker.version import __version__
 
 BASE = "/admin/v2/brokers"
 CONFIGURATION = BASE + "/configuration"
-BROKER = Query("brokerId", "the id of a broker, which can only be this one")
+BROKER = Query("brokerId", "id of a broker; must be this one")
 
 TOPICS_PER_TURN = 256
 
@@ -57,14 +57,14 @@ async def get_leader(call: Call) -> Response:
 
 
 async def check_backlog_quotas(call: Call) -> Response:
-    """Look at the backlog quotas now, as the periodic check does."""
+    """Check backlog quotas now, like the periodic check."""
     call.require_superuser()
     await call.broker.maintenance.check_backlog_quotas()
     return no_content()
 
 
 async def get_health(call: Call) -> Response:
-    """`brokerId` may name this broker; topicVersion is ignored, as by Pulsar."""
+    """Run a health check. `brokerId` must be this broker; topicVersion is ignored, as in Pulsar."""
     call.require_superuser()
     named = call.query("brokerId")
     if named:
@@ -74,7 +74,7 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_ready(call: Call) -> Response:
-    """Return whether clients can be sent here: the broker has started, is not stopping, and has disk space. `/ready` answers
+    """Return whether clients can connect: the broker has started, is not stopping, and has disk space. `/ready` answers
     without credentials.
     """
     reason = call.broker.unready_reason()
@@ -98,16 +98,16 @@ async def get_runtime_settings(call: Call) -> Response:
 
 
 async def get_overrides(call: Call) -> Response:
-    """Settings that were changed at run time; they outlive a restart."""
+    """Return settings that were changed at run time. They persist over restarts."""
     call.require_superuser()
     return json_response(call.broker.dynamic.overrides())
 
 
 async def set_override(call: Call) -> Response:
-    """Set a dynamic configuration key: in force on return, and after a restart instead of the file's value. 412: not a dynamic
-    setting.
+    """Set a dynamic configuration key. The value takes effect immediately and replaces the file's value after a
+    restart. 412: not a dynamic key.
 
-    A key without effect here, or an invalid value, is stored and logged; `runtime` shows the values in force.
+    A key without effect in pybroker, or an invalid value, is stored and logged. `runtime` shows the effective values.
     """
     call.require_superuser()
     await call.broker.dynamic.set(call.name("name"), call.name("value"))
@@ -115,14 +115,14 @@ async def set_override(call: Call) -> Response:
 
 
 async def remove_override(call: Call) -> Response:
-    """Return to the value that the broker was started with."""
+    """Restore the value with which the broker was started."""
     call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
     return empty_ok()
 
 
 async def list_owned_namespaces(call: Call) -> Response:
-    """List the bundles with loaded topics: this broker serves every other one on request."""
+    """List the bundles with loaded topics. The broker serves all others on request."""
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
@@ -141,7 +141,7 @@ async def list_owned_namespaces(call: Call) -> Response:
 
 
 async def get_internal_configuration(call: Call) -> Response:
-    """Where metadata and ledgers are kept, in the words of Pulsar's tools."""
+    """Return the locations of metadata and ledgers, in the format of Pulsar's tools."""
     call.require_superuser()
     config = call.config
     url = config.metadata_store_url or (
@@ -160,15 +160,15 @@ async def get_internal_configuration(call: Call) -> Response:
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop in good order, as on SIGTERM: clients look elsewhere, cursors are written. All topics close at once."""
+    """Stop the broker, as on SIGTERM: clients reconnect elsewhere, cursors are written. All topics are closed at once."""
     call.require_superuser()
     if call.broker.request_stop is None:
-        raise AdminError(405, "This broker runs inside another program, which decides when it stops")
+        raise AdminError(405, "This broker is embedded in another program. Stop it there.")
     call.broker.request_stop()
     return no_content()
 
 
 def require_this_broker(call: Call, named: str) -> None:
-    """Raises AdminError 404 for the id of any other broker."""
+    """Raise AdminError 404 for the id of another broker."""
     if named != broker_id(call):
         raise AdminError(404, f"Broker id '{named}' not found in available brokers.")

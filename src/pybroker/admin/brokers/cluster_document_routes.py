@@ -1,6 +1,5 @@
-"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies, and migration: stored and shown.
-
-They have no effect, because there is one broker.
+"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration. They are stored and returned
+but have no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pybroker.model.cluster_data import (
 CLUSTER = "/admin/v2/clusters/{cluster}"
 DOMAINS = CLUSTER + "/failureDomains"
 ISOLATION = CLUSTER + "/namespaceIsolationPolicies"
-MIGRATED = Query("migrated", "whether the cluster has moved to those addresses", bool)
+MIGRATED = Query("migrated", "whether the cluster has moved to these addresses", bool)
 
 
 def routes() -> list[Route]:
@@ -46,7 +45,7 @@ def routes() -> list[Route]:
 
 
 async def list_failure_domains(call: Call) -> Response:
-    """None for a cluster that does not exist, as Pulsar answers it."""
+    """List failure domains. The list is empty for a missing cluster, as in Pulsar."""
     call.require_superuser()
     return json_response(await call.broker.cluster_documents.failure_domains(call.name("cluster")))
 
@@ -61,7 +60,7 @@ async def get_failure_domain(call: Call) -> Response:
 
 
 async def set_failure_domain(call: Call) -> Response:
-    """Create or replace one; a broker is in one domain at most."""
+    """Create or replace a failure domain. A broker can be in only one."""
     cluster = _used_cluster(call)
     domain = await call.json(FailureDomain)
     await call.broker.cluster_documents.put_failure_domain(cluster, call.name("domain"), domain)
@@ -74,7 +73,7 @@ async def delete_failure_domain(call: Call) -> Response:
 
 
 async def list_isolation_policies(call: Call) -> Response:
-    """404 while the cluster never had any."""
+    """List isolation policies. 404 if the cluster never had any."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -91,7 +90,9 @@ async def get_isolation_policy(call: Call) -> Response:
 
 
 async def set_isolation_policy(call: Call) -> Response:
-    """Create or replace one. All lists are regular expressions, for RE2: they cannot look around or refer back."""
+    """Create or replace an isolation policy. Its lists are RE2 regular expressions, without lookaround and
+    back-references.
+    """
     cluster, name = _used_cluster(call), call.name("policy")
     try:
         data = checked_isolation(await call.json(NamespaceIsolationData))
@@ -102,25 +103,25 @@ async def set_isolation_policy(call: Call) -> Response:
 
 
 async def delete_isolation_policy(call: Call) -> Response:
-    """204 for one that does not exist, too."""
+    """Delete an isolation policy. 204 also if it does not exist."""
     await call.broker.cluster_documents.delete_isolation_policy(_used_cluster(call), call.name("policy"))
     return no_content()
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return the result of the policies' expressions for this broker."""
+    """Return which isolation policies match this broker."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response([isolation_of(broker_id(call), policies)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return the result of the policies' expressions for a broker, whether it exists or not."""
+    """Return which isolation policies match a broker, which need not exist."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response(isolation_of(call.name("broker"), policies))
 
 
 async def get_migration(call: Call) -> Response:
-    """Return the target of the cluster's migration; 404 without one."""
+    """Return the target of the cluster's migration. 404 without one."""
     call.require_superuser()
     cluster = call.name("cluster")
     policies = await call.broker.cluster_documents.migration(cluster)
@@ -129,12 +130,11 @@ async def get_migration(call: Call) -> Response:
     url = policies.migratedClusterUrl
     shown = {"serviceUrl": url.serviceUrl, "serviceUrlTls": url.serviceUrlTls}
     shown |= {"brokerServiceUrl": url.brokerServiceUrl, "brokerServiceUrlTls": url.brokerServiceUrlTls}
-    is_empty = not any(shown.values())
-    return json_response({"migrated": policies.migrated, "migratedClusterUrl": {**shown, "empty": is_empty}})
+    return json_response({"migrated": policies.migrated, "migratedClusterUrl": {**shown, "empty": url.empty}})
 
 
 async def set_migration(call: Call) -> Response:
-    """Set the migration; `migrated=true` marks it as complete. Clients are not redirected: this broker continues to serve them."""
+    """Set the migration; `migrated=true` marks it complete. Clients are not redirected."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -145,7 +145,7 @@ async def set_migration(call: Call) -> Response:
 
 
 def _used_cluster(call: Call) -> str:
-    """Return the cluster of the path, for a super user; 412 when it does not exist."""
+    """Return the cluster of the path. Raises AdminError 412 if it does not exist."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

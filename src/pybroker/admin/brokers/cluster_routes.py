@@ -1,4 +1,4 @@
-"""`/admin/v2/clusters`: the clusters that tenants and namespaces may name, and their addresses."""
+"""`/admin/v2/clusters`: clusters that tenants and namespaces can use, and their addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybroker.model.policies import ClusterData
 
 BASE = "/admin/v2/clusters"
 
-# The permitted schemes of each URL of a cluster.
+# Permitted schemes of each URL.
 URL_SCHEMES = {
     "serviceUrl": ("http",),
     "serviceUrlTls": ("https",),
@@ -62,7 +62,7 @@ async def update_cluster(call: Call) -> Response:
 
 
 async def delete_cluster(call: Call) -> Response:
-    """Refused with 412 while a namespace lives in it, or an isolation policy is left."""
+    """Delete a cluster. 412 while a namespace uses it or it has an isolation policy."""
     call.require_superuser()
     name = call.name("cluster")
     if await call.broker.cluster_documents.isolation_policies(name):
@@ -78,7 +78,7 @@ async def get_peers(call: Call) -> Response:
 
 
 async def set_peers(call: Call) -> Response:
-    """The clusters that may stand in for this one; a body of `null` unsets them."""
+    """Set the clusters that can replace this one after a failure. A body of `null` removes them."""
     call.require_superuser()
     name, peers = call.name("cluster"), await call.optional_json(list[str])
     _existing_cluster(call, name)
@@ -106,10 +106,10 @@ def _existing_cluster(call: Call, name: str) -> ClusterData:
 async def _cluster_data(call: Call) -> ClusterData:
     data = await call.optional_json(ClusterData)
     if data is None:
-        raise BadBody("cluster data is needed")
+        raise BadBody("The request needs a body with the cluster's addresses")
     for key, schemes in URL_SCHEMES.items():
         url: str | None = getattr(data, key)
-        # Clients accept a list of hosts behind one scheme.
+        # Clients accept several hosts after one scheme.
         if url and not ("://" in url.split(",")[0] and all(_is_url(part, schemes) for part in url.split(","))):
             raise AdminError(400, f"{key} is {url!r}: expected {schemes[0]}://host:port")
     return data

@@ -1,6 +1,6 @@
-"""`/admin/v3/data-snapshots`: consistent snapshots of the data directory, which `pybroker backup` copies.
+"""`/admin/v3/data-snapshots`: consistent snapshots of the data directory, from which `pybroker backup` copies.
 
-Requires a superuser. The path is returned only to clients on the broker's own host, because others cannot read the files.
+Superusers only. The path is returned only to clients on the broker's host, because others cannot read the files.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -20,7 +20,7 @@ SNAPSHOTS = "/admin/v3/data-snapshots"
 
 
 class DataSnapshotShown(msgspec.Struct, omit_defaults=True):
-    """A snapshot. It ends after `expiresInMillis`, unless it is renewed."""
+    """A snapshot. It expires after `expiresInMillis` unless renewed."""
 
     id: str
     lineage: str
@@ -35,12 +35,12 @@ def routes() -> list[Route]:
         route("POST", SNAPSHOTS, create, answers={409: "Another snapshot exists"}),
         route("GET", SNAPSHOTS, show),
         route("PUT", SNAPSHOTS + "/{snapshot}", renew),
-        route("DELETE", SNAPSHOTS + "/{snapshot}", release, answers={204: "The snapshot is removed"}),
+        route("DELETE", SNAPSHOTS + "/{snapshot}", release, answers={204: "The snapshot was removed"}),
     ]
 
 
 async def create(call: Call) -> Response:
-    """Take a snapshot of all stored data. There is one at a time."""
+    """Take a snapshot of all stored data. Only one can exist."""
     snapshots = _snapshots(call)
     try:
         return _shown(call, snapshots, await snapshots.create())
@@ -49,14 +49,14 @@ async def create(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """The existing snapshot in a list, or an empty list."""
+    """Return the existing snapshot in a list, or an empty list."""
     snapshots = _snapshots(call)
     current = snapshots.current
     return json_response([] if current is None else [_description(call, snapshots, current)])
 
 
 async def renew(call: Call) -> Response:
-    """Start the timeout of a snapshot again."""
+    """Restart the expiry time of a snapshot."""
     snapshots = _snapshots(call)
     name = call.name("snapshot")
     renewed = snapshots.renew(name)
@@ -78,7 +78,8 @@ def _snapshots(call: Call) -> DataSnapshots:
     snapshots = call.broker.data_snapshots
     if snapshots is None:
         raise AdminError(
-            405, "This broker keeps no data in local files (ledgerStore, metadataStore), so there is no snapshot"
+            405,
+            "This broker does not store data in local files (ledgerStore, metadataStore), so it cannot take snapshots",
         )
     return snapshots
 
@@ -99,4 +100,6 @@ def _description(call: Call, snapshots: DataSnapshots, snapshot: DataSnapshot) -
 
 
 def _missing(name: str) -> AdminError:
-    return AdminError(404, f"Data snapshot {name} does not exist. It has expired, or the broker was restarted")
+    return AdminError(
+        404, f"Data snapshot {name} does not exist: it has expired, or the broker was restarted. Create a new one"
+    )

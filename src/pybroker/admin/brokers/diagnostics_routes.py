@@ -1,6 +1,6 @@
-"""`/admin/v3/diagnostics`: the state of the process for a report of a problem: stacks, recent log, disk and memory.
+"""`/admin/v3/diagnostics`: stacks, recent log, disk and memory of the process, for problem reports.
 
-Requires a superuser. Values of secret configuration keys are replaced wherever they occur.
+Superusers only. Values of secret configuration keys are masked everywhere.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -32,11 +32,11 @@ _TASKS_PER_SLICE = 50
 _FRAMES = 8
 _MASK = "****"
 _LEAST_SECRET = 4
-"""Shorter values of secret keys would be replaced in ordinary words."""
+"""Minimum length of a masked secret. Shorter ones would match ordinary words."""
 
 
 class DiagnosticsShown(msgspec.Struct):
-    """Sizes are in bytes. `tasks` are at most the first 1,000 of `taskCount`."""
+    """Sizes are in bytes. `tasks` has at most 1,000 of `taskCount` tasks."""
 
     version: str
     python: str
@@ -54,7 +54,6 @@ def routes() -> list[Route]:
 
 
 async def diagnostics(call: Call) -> Response:
-    """Collect the state of the process."""
     call.require_superuser()
     secrets = secret_values(call.config)
     tasks = asyncio.all_tasks()
@@ -82,13 +81,11 @@ async def diagnostics(call: Call) -> Response:
 
 
 def secret_values(config: BrokerConfig) -> list[str]:
-    """The values of secret keys, the longest first."""
     values = (str(getattr(config, info.field)) for info in KEYS.values() if info.secret)
     return sorted({value for value in values if len(value) >= _LEAST_SECRET}, key=len, reverse=True)
 
 
 def without(secrets: Iterable[str], text: str) -> str:
-    """Return `text` with each of `secrets` masked."""
     for secret in secrets:
         text = text.replace(secret, _MASK)
     return text

@@ -1,4 +1,4 @@
-"""`/lookup/v2/topic`: the broker and the bundle of a topic."""
+"""`/lookup/v2/topic`: the broker and bundle of a topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
 
 BASE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 LISTENER_NAME_HEADER = "x-pulsar-listenername"
-LISTENER = Query("listenerName", "the addresses of that advertised listener")
+LISTENER = Query("listenerName", "name of the advertised listener whose addresses are returned")
 
 
 def routes() -> list[Route]:
@@ -44,6 +44,6 @@ async def get_bundle(call: Call) -> Response:
     topic = call.topic_name()
     call.require_list_topics(topic.namespace)
     policies = call.resources.namespace(topic.namespace)
-    # Without a namespace one bundle, as in Pulsar.
+    # As in Pulsar, a missing namespace has one bundle.
     boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)
     return text_response(str(find_bundle(topic, boundaries)), "application/json")

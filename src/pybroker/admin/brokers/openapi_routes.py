@@ -1,4 +1,4 @@
-"""`/openapi.json`: the interface of this broker. The console shows it at `/docs`."""
+"""`/openapi.json`: the REST API of this broker. The console shows it at `/docs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.version import __version__
 
 
 class OpenApiRoutes:
-    """Describes the other routes and itself, at the first request."""
+    """Generates the document at the first request."""
 
     def __init__(self, others: Sequence[BaseRoute]) -> None:
         self._others = others
@@ -25,7 +25,7 @@ class OpenApiRoutes:
         return [route("GET", "/openapi.json", self.get_document)]
 
     async def get_document(self, _call: Call) -> Response:
-        """This interface as an OpenAPI document."""
+        """Return the REST API as an OpenAPI document."""
         return Response(msgspec.json.encode(self._document), media_type="application/json")
 
     @cached_property

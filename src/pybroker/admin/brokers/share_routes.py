@@ -1,6 +1,7 @@
-"""`/admin/v3/shares`: the holders of shared resources, and an operation that ends everything one holder has.
+"""`/admin/v3/shares`: the usage of shared resources by role or address, and an operation that releases everything one
+of them uses.
 
-`waiting/fair_shares.py` decides whether a holder may take more.
+`waiting/fair_shares.py` limits the shares.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 SHARES = "/admin/v3/shares"
 MAX_HOLDERS = 100
-"""Listed holders of each resource: the largest ones."""
+"""Maximum number of holders listed per resource, largest first."""
 HOLDER = Query(
-    "holder", "whose, as `GET /admin/v3/shares` names it: `role NAME`, `connection /HOST:PORT`, `address HOST`"
+    "holder", "the holder, as `GET /admin/v3/shares` shows it: `role NAME`, `connection /HOST:PORT`, `address HOST`"
 )
 
 
@@ -40,7 +41,7 @@ class LiveConnections(Protocol):
         """Maximum number of streams."""
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder`. Return their number."""
+        """End all streams of `holder` and return their number."""
 
 
 class _Resource(NamedTuple):
@@ -66,7 +67,7 @@ class ShareRoutes:
                 SHARES + "/{resource}",
                 self.take_back,
                 queries=(HOLDER,),
-                answers={200: "How many were ended", 404: "There is no such resource", 412: "No holder is named"},
+                answers={200: "Number of released objects", 404: "No such resource", 412: "The query names no holder"},
             ),
         ]
 
@@ -107,24 +108,24 @@ class ShareRoutes:
         }
 
     async def list_shares(self, call: Call) -> Response:
-        """Answer with the limit, the use and the largest holders of each resource."""
+        """Return the limit, usage and largest holders of each resource."""
         call.require_superuser()
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
         """Abort all transactions, delete all sinks, or end all leases or streams of one holder.
 
-        The broker notifies the topics of an aborted transaction in the background, after it has sent the answer.
+        Topics of aborted transactions are notified in the background.
         """
         call.require_superuser()
         resource = self._resources().get(call.name("resource"))
         if resource is None:
             raise AdminError(
-                404, f"There is no shared resource {call.name('resource')!r}: {', '.join(self._resources())}"
+                404, f"There is no shared resource {call.name('resource')!r}; use one of {', '.join(self._resources())}"
             )
         holder = call.query("holder")
         if not holder:
-            raise AdminError(412, f"Name the holder in the query (holder=...), as GET {SHARES} shows it")
+            raise AdminError(412, f"The query must name the holder (holder=...), as GET {SHARES} shows it")
         ended = await resource.end_all_of(holder)
         logs.warning("shares.ended", resource=call.name("resource"), holder=holder, ended=ended, role=call.role)
         return json_response({"ended": ended})

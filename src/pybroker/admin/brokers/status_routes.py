@@ -1,8 +1,8 @@
-"""Health probes and load balancer checks without credentials.
+"""Health probes and load balancer checks, without credentials.
 
-`/live` answers whether to restart the process: it succeeds whenever the event loop runs, because a restart solves no
-other problem, least of all a full disk. `/ready` answers whether clients can be sent here. `/status.html` is Pulsar's,
-and OK while the file `statusFilePath` exists; deleting it removes a broker from a load balancer.
+`/live` tells whether to restart the process: it succeeds while the event loop runs, because a restart solves no other
+problem, such as a full disk. `/ready` tells whether clients can connect. `/status.html` is Pulsar's; it returns OK
+while the file `statusFilePath` exists.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ def routes() -> list[Route]:
     return [
         route("GET", "/status.html", get_status),
         route("GET", "/live", get_live),
-        route("GET", "/ready", get_ready, answers={503: "Not now, and why"}),
+        route("GET", "/ready", get_ready, answers={503: "Not ready; the text is the reason"}),
     ]
 
 
 async def get_live(_call: Call) -> Response:
-    """`ok` as long as the broker answers at all."""
+    """Return `ok` while the event loop runs."""
     return text_response("ok")
 
 
 async def get_status(call: Call) -> Response:
-    """`OK` while the file `statusFilePath` exists and the broker neither starts nor stops."""
+    """Return `OK` while the file `statusFilePath` exists and the broker is neither starting nor stopping."""
     if not call.broker.presence.takes_clients:
         raise AdminError(404, "The broker is starting or stopping")
     path = call.config.status_file_path
-    # One stat of a local file needs no thread.
+    # A local stat is fast enough for the event loop.
     if not path or not Path(path).exists():  # noqa: ASYNC240
-        raise AdminError(404, "Status file is not there (statusFilePath)")
+        raise AdminError(404, "The status file (statusFilePath) does not exist")
     return text_response("OK")

@@ -1,5 +1,5 @@
-"""One REST call: the view of a handler, paths and bodies that many calls share, and refusals.
+"""One REST call: names, body, permissions, limits, and refusals.
 
 Start with `call.py`. `routing.py` creates the route of a handler; `existing.py` finds the topic or subscription of the
-path. Imports nothing of the other folders.
+path. This folder imports no other folder of `admin`.
 """

@@ -1,7 +1,6 @@
-"""One REST call as a handler sees it: names of the path, query, body, and the caller's permissions.
+"""One REST call: names of the path, query, body, and permissions of its role.
 
-Limits the body, and maps missing permissions to 401 or 403. Raises AdminError or BrokerError, which `application.py`
-converts to an answer.
+Raises AdminError or BrokerError, which `application.py` converts to a response.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 MAX_DIGITS = 64
-"""Maximum length of a number in a path or a query."""
+"""Maximum length of a number in a path or query."""
 QUICK_DOCUMENT_BYTES = 4096
-"""Larger ones take over a millisecond at worst."""
+"""Larger documents can take over a millisecond to decode, so they are decoded in a thread."""
 FREE_VALUES = 1000
 SMALLEST_VALUE_BYTES = 5
-"""The minimum average size of values in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60
-bytes in memory.
+"""Minimum average size of bracketed values, beyond the first `FREE_VALUES`. An empty list of 3 bytes takes 60 bytes of
+memory.
 """
 
 # Keys of the ASGI scope, set by `application.py`.
@@ -50,7 +49,7 @@ IDENTITY_KEY = "pybroker.identity"
 SHARE_KEY = "pybroker.share"
 
 STREAMED_KEY = "pybroker.streamed"
-"""Marks the start of an answer of known length that is never in memory as a whole."""
+"""Marks the start of a response of known length that is never in memory as a whole."""
 
 _FORM_ENCODED = frozenset({"topic", "subscription"})
 _ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
@@ -60,15 +59,15 @@ T = TypeVar("T")
 
 
 class BadBody(Exception):
-    """The body is not the expected JSON; answered with 400 as plain text."""
+    """The body is not the expected JSON. Answered with 400 and plain text."""
 
 
 class ClientGone(Exception):
-    """The client has disconnected, or does not read."""
+    """The client has disconnected or does not read."""
 
 
 class Call:
-    """A request in progress; lives as long as its handler."""
+    """A request, from routing to response."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -80,7 +79,7 @@ class Call:
         self._identity: Identity = scope[IDENTITY_KEY]
         self._query: dict[str, str] | None = None
         self.given: Any = None
-        """The decoded body; None before it is read, and without one."""
+        """The decoded body; None until it is read."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -96,14 +95,14 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """The holder of the call in shared resources: its role, or without a role its client address."""
+        """Return the call's owner for fair queues: its role, or without a role its address."""
         return self.share.holder
 
     def name(self, key: str) -> str:
-        """Return the decoded path segment `key`. The path is matched raw, so an encoded slash is part of the name.
+        """Return the decoded path segment `key`. The raw path is matched, so an encoded slash is part of the name.
 
-        Admin tools encode names like form data, with a plus for a space. The Java admin client encodes subscriptions a
-        second time.
+        Admin tools encode names like form data, with a plus for a space. The Java admin client encodes subscriptions
+        twice.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
@@ -114,18 +113,16 @@ class Call:
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
-        """Raises AdminError 412 for an invalid name."""
         try:
             return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
         except InvalidTopicName as error:
             raise AdminError(412, "Namespace name is not valid") from error
 
     def topic_name(self) -> TopicName:
-        """Raises AdminError 412 for an invalid name."""
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Use `domain`, because the path has none. Raises AdminError 412 for an invalid name."""
+        """Return the topic of a path without domain. Raises AdminError 412 if it is invalid."""
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
             return TopicName.parse(f"{domain}://{'/'.join(names)}")
@@ -133,7 +130,7 @@ class Call:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
-        """Raises AdminError 404 for an unknown domain."""
+        """Return the domain of the path. Raises AdminError 404 if it is unknown."""
         domain = self.name("domain")
         if domain not in DOMAINS:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
@@ -144,22 +141,21 @@ class Call:
         return "topic" in self.scope["path_params"]
 
     def integer(self, key: str) -> int:
-        """Return a number of 64 bits; 404 for anything else, because there is no such path."""
+        """Return a 64-bit integer of the path. Raises AdminError 404 otherwise, as for an unknown path."""
         number = _integer(self.name(key))
         if number is None:
-            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number of 64 bits")
+            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a 64-bit integer")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
-        """Return the first value as a number of 64 bits, `default` when it is absent; 404 for anything else."""
+        """Return a 64-bit integer of the query, or `default`. Raises AdminError 404 for any other text."""
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
-            raise AdminError(404, f"{key} is {text!r}: expected a whole number of 64 bits")
+            raise AdminError(404, f"{key} is {text!r}: expected a 64-bit integer")
         return number
 
     def query(self, key: str) -> str | None:
-        """Return the first value, or None."""
         if self._query is None:
             pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
             self._query = dict(reversed(pairs))
@@ -170,15 +166,14 @@ class Call:
         return [value for name, value in pairs if name == key]
 
     def flag(self, key: str) -> bool:
-        """Whether the value is `true`."""
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Run the steps in slices, in a queue. Raises AdminError 503."""
+        """Run the steps in time slices, with limited concurrency. Raises AdminError 503 if the queue is full."""
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
-        """Return the body, within the limits of size and time.
+        """Return the body, limited in size and time.
 
         `is_content`: messages or a schema, which may be larger than other documents.
         """
@@ -186,7 +181,7 @@ class Call:
         if not is_content and self.config.max_http_document_bytes < limit:
             key, limit = "maxHttpDocumentBytes", self.config.max_http_document_bytes
         declared = self.headers.get("content-length", "0")
-        # A declared length is refused before the body is read; a chunked body is counted while it arrives.
+        # A declared length is checked before reading, a chunked body while it arrives.
         if declared.isdigit() and int(declared) > limit:
             raise AdminError(413, f"The body is larger than {key} ({limit})")
         body = bytearray()
@@ -206,30 +201,29 @@ class Call:
                         raise AdminError(413, f"The body is larger than {key} ({limit})")
                     if not message.get("more_body", False):
                         return bytes(body)
-                    if len(body) > SMALL_BYTES and not has_room:  # chunked: the length is unknown
+                    if len(body) > SMALL_BYTES and not has_room:  # chunked body of unknown length
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:
             raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
-        """Return the body as `body_type`; None without one and for `null`."""
+        """Return the decoded body, or None if it is empty or `null`."""
         return await self._document(await self.body(is_content=is_content), body_type)
 
     async def _document(self, body: bytes, body_type: type[T]) -> T | None:
-        """Decode JSON; None for an empty body and `null`. Large bodies are decoded in a thread. Raises BadBody."""
+        """Decode JSON, in a thread if it is large. Raises BadBody."""
         if len(body) <= QUICK_DOCUMENT_BYTES:
             return self._decoded(body, body_type)
         async with self.share.of_documents(len(body)):
             return await asyncio.to_thread(self._decoded, body, body_type)
 
     def _decoded(self, body: bytes, body_type: type[T]) -> T | None:
-        """Raises BadBody."""
         if not body.strip():
             return None
         opened = body.count(b"[") + body.count(b"{")
         if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
-            raise BadBody("the JSON is little but brackets")
+            raise BadBody("the JSON consists mostly of brackets")
         try:
             given = msgspec.json.decode(body)
             if given is None:
@@ -245,7 +239,7 @@ class Call:
         return value
 
     async def text(self) -> str:
-        """Return a JSON string, or, as the Java admin client sends it, bare text; empty without a body."""
+        """Return a JSON string, or unquoted text as the Java admin client sends it, or ""."""
         body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
@@ -253,11 +247,11 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """Raises AdminError 400 without a body."""
+        """Return the decoded body. Raises AdminError 400 if there is none."""
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
-        """Return the message id in the body, also for `earliest` and `latest`; None without a body."""
+        """Return the message id of the body, including `earliest` and `latest`, or None."""
         body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
         if end is not None:
@@ -265,12 +259,10 @@ class Call:
         return await self._document(body, ResetCursorData)
 
     async def place(self) -> Position:
-        """Raises AdminError 400 without a body."""
         return _required(await self.optional_place()).position
 
     @property
     def is_from_this_host(self) -> bool:
-        """Whether the client of the request is on the broker's own host."""
         client = self.scope["client"]
         try:
             return client is not None and ipaddress.ip_address(client[0]).is_loopback
@@ -282,7 +274,7 @@ class Call:
             self.broker.broker_context.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
-        """Check a call on a tenant. The refusal does not reveal whether the tenant exists."""
+        """Require the tenant's administrator. The error does not reveal whether the tenant exists."""
         with _refused_with(401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
@@ -316,7 +308,7 @@ class Call:
 
     @contextmanager
     def _refused_within(self, tenant: str, status: int) -> Iterator[None]:
-        """Answer an authorization error with `status`, or with 404 if the tenant does not exist, as in Pulsar."""
+        """Convert an authorization error to `status`, or to 404 if the tenant does not exist, as in Pulsar."""
         with _refused_with(status):
             try:
                 yield
@@ -327,12 +319,12 @@ class Call:
 
 
 def json_response(value: object) -> Response:
-    """Leave out members that are None."""
+    """Encode without members that are None."""
     return Response(policies.encode(value), media_type="application/json")
 
 
 def json_with_nulls(value: object) -> Response:
-    """Write nulls, which mean an unknown value."""
+    """Encode with nulls, which mean unknown values."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
@@ -341,19 +333,18 @@ def text_response(text: str, media_type: str = "text/plain") -> Response:
 
 
 def no_content() -> Response:
-    """Answer 204, as after most changes."""
     return Response(status_code=204)
 
 
 def empty_ok() -> Response:
-    """Answer 200 without a body, as Pulsar does after some changes."""
+    """Return 200 without a body, as Pulsar does after some changes."""
     return Response(status_code=200)
 
 
 @contextmanager
 def _refused_with(status: int) -> Iterator[None]:
-    """Answer a missing permission with `status`, as in Pulsar: 403 for namespaces, policies, and the creation and
-    deletion of topics, 401 for clusters, tenants, and operations on existing topics.
+    """Convert an authorization error to `status`. As in Pulsar, it is 403 for namespaces, policies, and creation and
+    deletion of topics, and 401 for clusters, tenants and other topic operations.
     """
     try:
         yield
@@ -363,12 +354,12 @@ def _refused_with(status: int) -> Iterator[None]:
 
 def _required(value: T | None) -> T:
     if value is None:
-        raise BadBody("a JSON body is needed")
+        raise BadBody("the request needs a JSON body")
     return value
 
 
 def _decoded_again(name: str) -> str:
-    """Decode a second time, as Pulsar does; return `name` if that is not possible."""
+    """Decode a second time, as Pulsar does. Return `name` if that fails."""
     try:
         return unquote_plus(name, errors="strict")
     except UnicodeDecodeError:
@@ -376,8 +367,8 @@ def _decoded_again(name: str) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """Return None for text that is no number of 64 bits."""
-    # First, because Python's time for digits grows with their square.
+    """Return None if the text is not a 64-bit integer."""
+    # Check first: Python's conversion takes quadratic time.
     if len(text) > MAX_DIGITS:
         return None
     try:
@@ -388,7 +379,6 @@ def _integer(text: str) -> int | None:
 
 
 def _refuse_unknown_fields(given: Any, value: object) -> None:
-    """Raise BadBody for a member of the body that the decoded struct does not have."""
     if isinstance(value, msgspec.Struct):
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
         unknown = sorted(given.keys() - fields.keys())
@@ -402,5 +392,5 @@ def _refuse_unknown_fields(given: Any, value: object) -> None:
     else:
         return
     for given_member, member in pairs:
-        if given_member is not None:  # an explicit null leaves the member at its default
+        if given_member is not None:  # null selects the default
             _refuse_unknown_fields(given_member, member)

@@ -1,8 +1,8 @@
-"""The topic or subscription in the path of a call, and operations on it while other requests may unload or delete it.
+"""The topic or subscription of a path, and operations on it during concurrent unloads and deletions.
 
-Invariants: an operation that changes a subscription holds its lock, and is retried if the topic is closing; if a topic
-or subscription is deleted meanwhile, the answer is 404 or 503 with a reason; an operation on a partitioned topic is
-tried on each partition before the first failure is answered.
+Invariants: an operation that changes a subscription has its lock, and is retried if the topic is closing. If the topic
+or subscription is deleted meanwhile, the response is 404 or 503 with a reason. An operation on a partitioned topic is
+tried on each partition before the first error is returned.
 """
 
 from __future__ import annotations
@@ -26,40 +26,39 @@ from pybroker.model.names import TopicName
 
 
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
-    """Load the persistent topic of the path, or `name`; 404 when it does not exist, 405 when it is not persistent."""
+    """Load the persistent topic `name`, by default that of the path. Raises AdminError 404 if it does not exist, 405 if
+    it is not persistent.
+    """
     return persistent(await existing_any_topic(call, name))
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
-    """Load a topic of any kind. Raises AdminError 404 when it does not exist."""
+    """Load a topic of any kind. Raises AdminError 404 if it does not exist."""
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
-        raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
+        raise TopicNotFound(f"Topic {name} is partitioned: use one of its partitions")
     return await call.broker.topics.any(name, may_create=False)
 
 
 async def topic_exists(call: Call, topic: TopicName) -> bool:
-    """Whether the topic exists, partitioned or not."""
     return call.broker.partitioned.get(topic) is not None or await call.broker.directory.exists(topic)
 
 
 def persistent(topic: TopicBase) -> Topic:
-    """Raises AdminError 405 when the topic is not persistent."""
+    """Raise AdminError 405 if the topic is not persistent."""
     if not isinstance(topic, Topic):
         raise AdminError(405, f"Topic {topic.name} is not persistent, so this operation does not apply")
     return topic
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """Raises AdminError 404."""
     subscription = any_subscription_of(topic, name)
     assert isinstance(subscription, Subscription)
     return subscription
 
 
 def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
-    """Raises AdminError 404."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
@@ -67,8 +66,8 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription of the path; 404 if it, or its topic, does not exist. The caller needs permission to
-    consume from it.
+    """Return the subscription of the path. Raises AdminError 404 if it or its topic does not exist. Requires permission
+    to consume from it.
     """
     call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
@@ -77,7 +76,7 @@ async def existing_subscription(call: Call) -> Subscription:
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
-    """Refuse operations on a non-persistent topic; 404 if it does not exist either."""
+    """Refuse a non-persistent topic with `status`, or with 404 if it does not exist."""
     name = call.topic_name()
     if name.is_persistent:
         return
@@ -88,26 +87,26 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """Do the same for the subscription of the path. The caller needs permission to consume from it."""
+    """Refuse a non-persistent topic. Requires permission to consume from the subscription."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Answer with 503 or 404 if the topic or the subscription ends meanwhile."""
+    """Convert store errors to 503 or 404 if the topic or subscription was closed meanwhile."""
     try:
         yield
     except StoreError as error:
         if topic.is_fenced:
-            raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again") from error
+            raise ServiceNotReady(f"Topic {topic.name} is being unloaded; retry") from error
         if subscription is not None and subscription.is_closed:
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request") from error
         raise
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the persistent topic of the path, or on all its partitions. Raise the first failure when all were tried."""
+    """Act on the persistent topic of the path or all its partitions. Raises the first error after all were tried."""
 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))
@@ -131,8 +130,8 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path under its lock; its topic is not partitioned. The caller needs permission to
-    consume from it.
+    """Act on the subscription of the path under its lock. The topic must not be partitioned. Requires permission to
+    consume.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -146,9 +145,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act as `on_each_topic` on the subscription of the path, under its lock. The caller needs permission to consume
-    from it.
-    """
+    """Act like `on_each_topic` on the subscription of the path, under its lock. Requires permission to consume."""
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
@@ -163,7 +160,7 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> None:
-    """Act also on non-persistent topics."""
+    """Act like `on_each_subscription`, also on non-persistent topics."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 

@@ -10,7 +10,6 @@ from pybroker.model.policies import NamespacePolicies, TenantInfo
 
 
 def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
-    """Raises AdminError 404 with the text `refusal`."""
     info = call.resources.tenant(tenant)
     if info is None:
         raise AdminError(404, refusal)
@@ -18,14 +17,14 @@ def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exi
 
 
 def administered_namespace(call: Call) -> NamespaceName:
-    """Return the namespace of the path, for callers that may administer it."""
+    """Return the namespace of the path. Requires its administrator."""
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
     return namespace
 
 
 def superusers_namespace(call: Call) -> NamespaceName:
-    """Return the namespace of the path, for super users only."""
+    """Return the namespace of the path. Requires a superuser."""
     namespace = call.namespace_name()
     call.require_superuser()
     return namespace
@@ -34,7 +33,6 @@ def superusers_namespace(call: Call) -> NamespaceName:
 def existing_namespace(
     call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
 ) -> NamespacePolicies:
-    """Raises AdminError 404 with the text `refusal`."""
     policies = call.resources.namespace(namespace)
     if policies is None:
         raise AdminError(404, refusal)
@@ -42,14 +40,14 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """Raises AdminError 404 with Pulsar's text of operations on topics."""
+    """Return the namespace's policies. The error has Pulsar's text for topic operations."""
     return existing_namespace(call, namespace, "Namespace not found")
 
 
 async def listed_topics(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return the full names of its topics, within the memory budget. Raises AdminError 503."""
+    """Return full topic names, with their memory reserved. Raises AdminError 503 without memory."""
     directory = call.broker.directory
     room = await call.share.of_lists(directory.expected_bytes(namespace))
     names = await directory.list(namespace, domain, include_system=include_system)

@@ -1,7 +1,7 @@
-"""The limits of all HTTP requests, and the share that one request holds until its answer is written.
+"""Limits of all HTTP requests, and the resources of one request until its response is written.
 
-Bodies, answers, and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request waits
-for them in this order and never in reverse, in the queue of its address.
+Bodies, responses and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request
+waits for them in this order, never in reverse, which prevents deadlocks. Queues are fair by address.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SMALL_BYTES = 64 * 1024
-"""Smaller bodies and answers are not counted: the number of connections bounds them."""
+"""Smaller bodies and responses are not counted, because the number of connections limits them."""
 RETRY_AFTER_S = 1
 OPENED_FACTOR = 12
-"""A decoded document takes so many times its size: an empty list of five bytes takes sixty."""
+"""A decoded document takes this multiple of its size: an empty list of 5 bytes takes 60."""
 WAITING_ANSWERS = 4
-"""The part of the limit of all answers for finished answers that wait, because they are in memory meanwhile."""
+"""Fraction of the response limit for finished responses that wait, because they are already in memory."""
 
 
 LOOKS_AT_ONCE = 4
-"""Concurrent scans of all entries of a subscription: each uses a slice of each event loop iteration, and at worst some
+"""Concurrent scans of a subscription's entries. Each uses a slice of every event loop iteration, and up to some
 megabytes.
 """
 
@@ -51,9 +51,9 @@ class HttpLimits:
         self.documents = Permits(1, self.max_pending)  # one, because threads share the interpreter
         self.looks = Permits(LOOKS_AT_ONCE, self.max_pending)
         self.pending: defaultdict[str, FairShares] = defaultdict(FairShares)
-        """Requests that wait for memory, by part and holder."""
+        """Requests that wait for memory, by part and owner."""
         self.waiting_answer_bytes = 0
-        """Size of finished answers that wait."""
+        """Size of finished responses that wait."""
 
     @property
     def waiting(self) -> int:
@@ -63,10 +63,10 @@ class HttpLimits:
 
 
 class Share:
-    """The resources of one request; `close` releases them."""
+    """The resources of one request, released by `close`."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
-        """`address` is the holder in the queues."""
+        """`address` identifies the request in fair queues."""
         self.limits = limits
         self.holder = Holder(f"address {address}")
         """The client's address until the role is known."""
@@ -74,16 +74,16 @@ class Share:
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
-        """Wait for memory for a body. Raises AdminError 503."""
+        """Reserve memory for a body. Raises AdminError 503."""
         await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
     async def of_answers(self, size_bytes: int) -> None:
-        """Wait for memory for a finished answer. Raises AdminError 503."""
+        """Reserve memory for a finished response. Raises AdminError 503."""
         limits = self.limits
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
         if part.room() < size_bytes and part.used_bytes and limits.waiting_answer_bytes + size_bytes > most_bytes:
-            raise _busy("answers", "httpMaxResponseBytes", "as many as may be in memory wait already")
+            raise _busy("answers", "httpMaxResponseBytes", "too many responses wait already")
         limits.waiting_answer_bytes += size_bytes
         try:
             await self._hold(part, size_bytes, "answers", "httpMaxResponseBytes")
@@ -91,21 +91,21 @@ class Share:
             limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
-        """Wait for memory for viewed messages. Raises AdminError 503."""
-        await self._hold(self.limits.memory.views, size_bytes, "messages to look at", "httpMaxViewedMessageBytes")
+        """Reserve memory for viewed messages. Raises AdminError 503."""
+        await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Wait for memory for topic names. Raises AdminError 503."""
+        """Reserve memory for topic names. Raises AdminError 503."""
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Permit one large document to be read at a time. Raises AdminError 503."""
+        """Permit decoding of one large document at a time. Raises AdminError 503."""
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:
             async with limits.documents.held(self.holder, limits.timeout_s):
-                holding.count(OPENED_FACTOR * size_bytes)  # one at a time, so it does not wait for memory
+                holding.count(OPENED_FACTOR * size_bytes)  # no wait: only one document is decoded
                 yield
         except NoPermit as error:
             raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
@@ -113,14 +113,14 @@ class Share:
             holding.close()
 
     async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
-        """Run the steps in slices, few requests at a time, in order of arrival. Raises AdminError 503."""
+        """Run the steps in time slices, few requests at a time in order of arrival. Raises AdminError 503."""
         limits = self.limits
         try:
             async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
             raise AdminError(
-                503, f"The broker is busy with other looks at subscriptions: {error}", RETRY_AFTER_S
+                503, f"The broker is busy with other scans of subscriptions: {error}", RETRY_AFTER_S
             ) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
@@ -146,4 +146,4 @@ class Share:
 
 def _busy(what: str, key: str, why: str) -> AdminError:
     keys = f"{key}, brokerMemoryLimitMB" if key else "brokerMemoryLimitMB"
-    return AdminError(503, f"The broker has no memory for more {what} now ({keys}): {why}. Try again.", RETRY_AFTER_S)
+    return AdminError(503, f"The broker has no memory for more {what} ({keys}): {why}. Retry later.", RETRY_AFTER_S)

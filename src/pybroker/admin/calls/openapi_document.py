@@ -1,6 +1,6 @@
-"""The OpenAPI document, generated from the routes: methods, paths, queries, docstrings, and body types.
+"""The OpenAPI document, generated from the routes: methods, paths, queries, docstrings and body types. Pure.
 
-Invariant: each route is in it, once. `routing.route` receives the details that a docstring cannot express. Pure.
+Invariant: it contains each route once. `routing.route` receives the details that a docstring cannot express.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _REFERENCE = "#/components/schemas/{name}"
 
 PARAMETERS = {
     "domain": "persistent or non-persistent",
-    "bundle": "a range of hashes, as 0x00000000_0x40000000",
-    "topic": "the local name of the topic; URL-encoded",
-    "subscription": "the name of the subscription; URL-encoded",
-    "broker": "the id of a broker: host:port of its HTTP address",
+    "bundle": "a hash range, such as 0x00000000_0x40000000",
+    "topic": "local name of the topic; URL-encoded",
+    "subscription": "name of the subscription; URL-encoded",
+    "broker": "id of a broker: host:port of its HTTP address",
     "timestamp": "milliseconds since 1970",
-    "rest": "any further path",
+    "rest": "the rest of the path",
 }
 
 
@@ -52,14 +52,14 @@ def document(routes: Iterable[BaseRoute], version: str) -> Json:
     for operation in operations:
         has_body = operation.app is not None and operation.app.body
         described = _describe(operation, next(schema_of) if has_body else None)
-        # The first matching route wins, as for a request.
+        # The first matching route wins, as in request routing.
         paths.setdefault(operation.path, {}).setdefault(operation.method.lower(), described)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "pybroker",
             "version": version,
-            "description": "Administration, lookup and metrics of one broker; paths and bodies are Apache Pulsar's.",
+            "description": "Administration, lookups and metrics of one broker; paths and bodies are Apache Pulsar's.",
         },
         "paths": paths,
         "components": {
@@ -82,7 +82,7 @@ def _operation(route: Route) -> _Operation:
 def _describe(operation: _Operation, body_schema: Json | None) -> Json:
     summary, description = _words(operation.endpoint)
     if inspect.ismethod(operation.endpoint):
-        # A method can serve many paths: the path contains the subject.
+        # One handler can serve many paths, so the path's last word is added.
         summary = f"{_last_word(operation.path)}: {summary}"
     described: Json = {
         "summary": summary,
@@ -103,7 +103,6 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
 
 
 def _words(handler: Any) -> tuple[str, str]:
-    """Return summary and description of a handler's docstring; its name without one."""
     name = getattr(handler, "__name__", type(handler).__name__)
     first, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
     summary, is_longer, _ = first.partition("\n")
@@ -150,6 +149,6 @@ def _query(query: Query) -> Json:
 def _answers(known: Any) -> Json:
     refused = {"application/json": {"schema": {"$ref": _REASON}}}
     answers: Json = {str(status): {"description": text} for status, text in known.items()}
-    answers.setdefault("2XX", {"description": "Done, or the answer as JSON"})
-    answers.setdefault("4XX", {"description": "Refused, with the reason", "content": refused})
+    answers.setdefault("2XX", {"description": "Success; a result is JSON"})
+    answers.setdefault("4XX", {"description": "Error; the body contains the reason", "content": refused})
     return answers

@@ -8,12 +8,11 @@ from pybroker.model.names import TopicName
 
 
 def topics_of(call: Call, name: TopicName) -> list[TopicName]:
-    """Return the partitions of `name`, in order, or `name` if it is not partitioned."""
+    """Return the partitions of `name` in order, or `name` if it is not partitioned."""
     metadata = call.broker.partitioned.get(name)
     return [name] if metadata is None else [name.partition(index) for index in range(metadata.partitions)]
 
 
 def require_not_partitioned(call: Call, name: TopicName, status: int = 405) -> None:
-    """Refuse a partitioned topic with `status`."""
     if call.broker.partitioned.get(name) is not None:
         raise AdminError(status, f"Not possible for partitioned topic {name}: use one of its partitions")

@@ -1,4 +1,4 @@
-"""The query parameters of a route, only for its documentation."""
+"""Query parameters of routes, for documentation only."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """One parameter; the type is `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
+    """One parameter. The type is `str`, `int` (64 bits) or `bool` (`true`; anything else is false)."""
 
     name: str
     text: str
     type: type[str] | type[int] | type[bool] = str
     default: str | int | bool | None = None
     values: tuple[str, ...] = ()
-    """The only permitted ones."""
+    """The permitted values, if limited."""
     is_required: bool = False
 
 
-FORCE = Query("force", "also what is in use, or not empty", bool)
-APPLIED = Query("applied", "what is in force, wherever it comes from", bool)
-WITH_SYSTEM_TOPICS = Query("includeSystemTopic", "also topics of the broker's own", bool)
-WITH_METADATA = Query("metadata", "more of each ledger", bool)
-WITH_LOW_WATER_MARKS = Query("lowWaterMarks", "also the low-water marks of coordinators", bool)
-BATCH_INDEX = Query("batchIndex", "one message of the batch that the entry is; from 0", int)
+FORCE = Query("force", "delete it even if it is in use or not empty", bool)
+APPLIED = Query("applied", "return the effective value, from any level", bool)
+WITH_SYSTEM_TOPICS = Query("includeSystemTopic", "include system topics", bool)
+WITH_METADATA = Query("metadata", "include the metadata of each ledger", bool)
+WITH_LOW_WATER_MARKS = Query("lowWaterMarks", "include the low-water marks of coordinators", bool)
+BATCH_INDEX = Query("batchIndex", "index of one message in the entry's batch, from 0", int)

@@ -1,4 +1,4 @@
-"""Routes of the REST API: convert a handler, which receives a `Call` and returns a response, to an ASGI application."""
+"""REST routes: a handler receives a `Call` and returns a response; this module makes it an ASGI application."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pybroker.admin.calls import unserved
+from pybroker.admin.calls import unsupported_settings
 from pybroker.admin.calls.call import Call
-from pybroker.admin.calls.unserved import Asks
+from pybroker.admin.calls.unsupported_settings import Asks
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as the ASGI application of its route, with additional documentation."""
+    """The ASGI application of a handler, with documentation."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class HandlerApp:
         await response(scope, receive, send)
 
     def _warn(self, call: Call, response: Response) -> None:
-        """Report a setting that is stored without effect, in the log and in a header."""
+        """Report a setting that is stored without effect, in the log and a header."""
         subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
         if subjects:
-            warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
+            warnings = (f'299 pybroker "stored without effect: {subject}"' for subject in subjects)
             response.headers["Warning"] = ", ".join(warnings)
         for subject in subjects:
             logs.warning("setting.without_effect", subject=subject, path=call.scope["path"], role=call.role)
@@ -63,10 +63,9 @@ def route(
     queries: Sequence[Query] = (),
     answers: Mapping[int, str] | None = None,
 ) -> Route:
-    """Return a route of one method. Handlers are `async def`; none may block the event loop.
+    """Return a route of one method. Handlers are `async def` and must not block the event loop.
 
-    `body` (the type that the handler reads), `queries` (all query parameters), and `answers` (the meaning of a status)
-    are only for documentation.
+    `body` (type of the body), `queries` and `answers` (meaning of statuses) are for documentation only.
     """
-    app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
+    app = HandlerApp(handler, body, queries, answers or {}, unsupported_settings.of(method, path))
     return Route(path, app, methods=[method])

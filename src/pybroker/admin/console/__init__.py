@@ -1,4 +1,4 @@
-"""The broker's part of the web console: its files and figures. Start with `console_routes.py`.
+"""The server side of the web console: files and figures. Start with `console_routes.py`.
 
-The pages in `pybroker/console/` use REST with the permissions of the user.
+The pages in `pybroker/console/` call REST with the user's permissions.
 """

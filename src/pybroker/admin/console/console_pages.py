@@ -1,7 +1,6 @@
-"""The console's files from `pybroker/console/`, served without credentials, because they contain nothing about this
-broker.
+"""The files of `pybroker/console/`, served without credentials, because they contain no broker data.
 
-Invariants: no page can load or run anything from elsewhere, or be shown inside another one, for any topic name.
+Invariant: the content security policy prevents pages from loading or running foreign code, and from being framed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The last two prevent that text becomes markup by mistake."""
+"""The last two directives prevent that text is inserted as markup."""
 HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -39,7 +38,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "cache-control": "no-cache",  # stored, and validated with each request
+    "cache-control": "no-cache",  # stored, and revalidated with each request
 }
 
 
@@ -64,21 +63,21 @@ class ConsolePages:
         ]
 
     async def get_root(self, call: Call) -> Response:
-        """Redirect clients that accept HTML to the console; there is nothing else here."""
+        """Redirect browsers to the console. 404 for other clients."""
         if not call.config.console_enabled or "text/html" not in call.headers.get("accept", ""):
             raise AdminError(404, "No such path: /")
         return Response(status_code=302, headers={**HEADERS, "location": "/console/"})
 
     async def get_page(self, call: Call) -> Response:
-        """The web console."""
+        """Return the web console."""
         return await self._answer(call, PAGE)
 
     async def get_docs(self, call: Call) -> Response:
-        """This interface as a page for people, to search and to try."""
+        """Return the API documentation as a page."""
         return await self._answer(call, PAGE)
 
     async def get_file(self, call: Call) -> Response:
-        """A script or a style sheet of the console."""
+        """Return a script or style sheet of the console."""
         return await self._answer(call, call.name("file"))
 
     async def _answer(self, call: Call, name: str) -> Response:

@@ -1,6 +1,6 @@
-"""`/admin/v3/console/...`: figures of the web console that no other call has.
+"""`/admin/v3/console/...`: figures that only the web console needs.
 
-Each call uses the permissions of its caller: `rights` returns them, `topics` lists topics that the caller may list.
+Each call uses the caller's permissions: `rights` returns them, `topics` lists the topics that the caller may list.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def _member(name: str) -> str:
 
 
 SORTS = {"name": "name", **{_member(name): name for name in FIGURES}}
-"""Sort keys, and their fields of Row."""
+"""Sort keys and their fields of Row."""
 LISTED = (
-    Query("search", "words that names contain"),
-    Query("sort", "what the rows are sorted by", str, "name", tuple(SORTS)),
-    Query("order", "`desc`: the largest first", str, values=("asc", "desc")),
-    Query("loaded", "only topics that are loaded", bool),
-    Query("offset", "how many rows come before", int, 0),
-    Query("limit", f"rows in the answer, at most {MAX_ROWS}", int, DEFAULT_ROWS),
+    Query("search", "words that a topic's name must contain"),
+    Query("sort", "sort key", str, "name", tuple(SORTS)),
+    Query("order", "`desc`: largest first", str, values=("asc", "desc")),
+    Query("loaded", "only loaded topics", bool),
+    Query("offset", "number of skipped rows", int, 0),
+    Query("limit", f"maximum number of rows, up to {MAX_ROWS}", int, DEFAULT_ROWS),
 )
 STUCK_QUERIES = tuple(each for each in LISTED if each.name in {"search", "offset", "limit"})
 ASKED_RIGHTS = (
-    Query("topic", "also what the caller may do with that topic; its whole name"),
-    Query("subscription", "and with that subscription of it"),
+    Query("topic", "full topic name whose permissions are returned"),
+    Query("subscription", "subscription of the topic whose permissions are returned"),
 )
 
 
@@ -85,7 +85,7 @@ class ConsoleRoutes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, call: Call) -> Response:
-        """The topics of all namespaces that the caller may list, with their figures, a page at a time."""
+        """List topics of all namespaces that the caller may list, with figures, in pages."""
         asked = _asked(call)
         table = await self.table.current()
         found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
@@ -101,10 +101,10 @@ class ConsoleRoutes:
         )
 
     async def list_stuck(self, call: Call) -> Response:
-        """Answer with a page of the loaded topics of this broker that are stuck, each with its most important finding.
+        """List stuck topics of this broker, each with its most important finding, in pages.
 
-        Blocked topics come first, then the others by backlog. `explain` of a topic shows all its findings. The answer
-        contains the topics that the caller may list and consume from.
+        Blocked topics come first, then the largest backlogs. `explain` of a topic shows all its findings. The list
+        contains topics that the caller may list and consume from.
         """
         words, (offset, limit) = _words(call), _page(call)
         table = await self.table.current()
@@ -125,7 +125,7 @@ class ConsoleRoutes:
         )
 
     async def get_rights(self, call: Call) -> Response:
-        """Return the role and the permissions of the caller: in general, and for the query's `topic` and `subscription`."""
+        """Return the role and permissions of the caller: in general, and for the query's `topic` and `subscription`."""
         shown: dict[str, Any] = {
             "authentication": call.config.authentication_enabled,
             "authorization": call.config.authorization_enabled,
@@ -148,7 +148,7 @@ class ConsoleRoutes:
         return json_response(shown)
 
     async def get_broker(self, call: Call) -> Response:
-        """Return the version, state, and usage of limited resources of this broker."""
+        """Return the version, state and resource usage of this broker."""
         call.require_superuser()
         broker, runtime = self._broker, self._broker.runtime
         clock, stats, config, memory = runtime.clock, runtime.stats, call.config, runtime.memory
@@ -204,28 +204,29 @@ class ConsoleRoutes:
     # --- live --------------------------------------------------------------------------------------------------------
 
     async def watch_broker(self, call: Call) -> Response:
-        """Stream the figures of the broker as server-sent events, a point each `consoleSampleIntervalMs`.
+        """Stream the broker's figures as server-sent events, one point each `consoleSampleIntervalMs`.
 
-        Events: `begin` (the names of a point's numbers), `points`, `end` with the reason. The caller accepts `text/event-stream`.
+        Events: `begin` (names of the numbers), `points`, `end` with the reason. The request must accept
+        `text/event-stream`.
         """
         call.require_superuser()
         return self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """The same of one topic. Nothing is loaded because of it: points without numbers say that it is not."""
+        """Stream one topic's figures. This does not load the topic; its points have no numbers until it is loaded."""
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name), lambda: call.require_lookup(name))
 
     async def watch_subscription(self, call: Call) -> Response:
-        """The same of one subscription."""
+        """Stream one subscription's figures."""
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))
 
     def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
         if EVENTS not in call.headers.get("accept", ""):
-            raise AdminError(406, f"Who asks for this has to accept {EVENTS}")
+            raise AdminError(406, f"The request must accept {EVENTS}")
         identity: Identity = call.scope[IDENTITY_KEY]
         clock = self._broker.runtime.clock
 
@@ -241,12 +242,11 @@ class ConsoleRoutes:
         return LiveStream(self.sampler, subject, call.holder, refusal)
 
     async def close(self) -> None:
-        """End the live streams. Called before the server waits for its requests."""
+        """End the live streams, before the server waits for its requests."""
         await self.sampler.close()
 
 
 def may(require: Callable[..., None], *what: Any) -> bool:
-    """Whether `require` does not raise."""
     try:
         require(*what)
     except AdminError:
@@ -258,16 +258,15 @@ def _asked(call: Call) -> Asked:
     words = _words(call)
     order = call.query("sort") or "name"
     if order not in SORTS:
-        raise AdminError(400, f"sort is one of {', '.join(SORTS)}")
+        raise AdminError(400, f"sort must be one of {', '.join(SORTS)}")
     offset, limit = _page(call)
     return Asked(words, SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded"))
 
 
 def _page(call: Call) -> tuple[int, int]:
-    """Return offset and limit of the query."""
     limit, offset = call.query_integer("limit", DEFAULT_ROWS), call.query_integer("offset", 0)
     if not 1 <= limit <= MAX_ROWS or offset < 0:
-        raise AdminError(400, f"limit is between 1 and {MAX_ROWS}, offset 0 or more")
+        raise AdminError(400, f"limit must be from 1 to {MAX_ROWS}, offset 0 or more")
     return offset, limit
 
 

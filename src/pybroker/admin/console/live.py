@@ -1,8 +1,8 @@
-"""Live figures, once a second: one sampler for all viewers, server-sent events for each of them.
+"""Live figures: one sampler for all viewers, and a stream of server-sent events for each.
 
-Invariants: without viewers there is no task and no timer; a viewer that does not read blocks no others, and has at most
-the kept points pending; viewing loads no topic; a stream ends with its connection, with the permission to see its
-subject, and with the broker.
+Invariants: without viewers there is no task and no timer. A viewer that does not read delays no others, and has at most
+the stored points pending. Viewing does not load a topic. A stream ends with its connection, with the viewer's
+permission, and with the broker.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""Also prevents buffering by proxies."""
+"""Also disables buffering in proxies."""
 KEPT_POINTS = 600
-"""Points for each subject: ten minutes."""
+"""Points per subject: ten minutes at one per second."""
 RETRY_AFTER_S = 10
 STREAM_BYTES = 64 * 1024
-"""The counted memory of a stream: unsent data, and its share of the points."""
+"""Memory counted per stream: unsent data and a share of the points."""
 FIELDS = {
     "broker": (
         "time",
@@ -81,9 +81,9 @@ FIELDS = {
         "drainingHashes",
     ),
 }
-"""The numbers of a point; times are milliseconds since 1970, rates per second."""
+"""Numbers of a point. Times are Unix milliseconds, rates are per second."""
 Numbers = tuple[float | None, ...]
-"""The numbers of a point; None for a rate that is not known yet."""
+"""The numbers of a point; None for an unknown rate."""
 NOT_LOADED: Numbers = ()
 Totals = dict["TopicBase", tuple[int, int, int, int]]
 
@@ -96,12 +96,11 @@ class Subject(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return a key of `FIELDS`."""
         return "broker" if self.topic is None else "topic" if self.subscription is None else "subscription"
 
 
 class Watched:
-    """The points of one subject and its viewers; `NOT_LOADED` while there is nothing to measure."""
+    """The points of one subject and its viewers. `NOT_LOADED` is used while the object is not loaded."""
 
     def __init__(self) -> None:
         self.watchers = 0
@@ -109,25 +108,24 @@ class Watched:
         self.count = 0
         """Points since the start."""
         self.measured: object = None
-        """The object that the previous counters belong to: another object starts anew."""
+        """The object to which the previous counters belong. Another object starts from zero."""
         self.counters: tuple[int, ...] = ()
         self.counted_ms = 0.0
         self.cpu_ms = 0.0
         """CPU time of the process at the previous point."""
         self.totals: Totals | None = None
-        """Counters of all topics at the previous point; None before the first one."""
+        """Counters of all topics at the previous point; None before the first."""
 
     def add(self, wall_ms: float, numbers: Numbers) -> None:
         self.points.append((wall_ms, numbers))
         self.count += 1
 
     def since(self, seen: int) -> list[tuple[float, Numbers]]:
-        """Return the kept points after the first `seen`."""
         new = min(self.count - seen, len(self.points))
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the rates since the previous point; empty for an object that was not measured before."""
+        """Return rates since the previous point, or () for an object that was not measured before."""
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
         if self.measured is of and elapsed_s > 0:
@@ -146,7 +144,7 @@ def disk_of(broker: BrokerService) -> dict[str, float | None]:
 
 
 class LiveSampler:
-    """Owned by the HTTP server, which closes it before it waits for requests to end."""
+    """Owned by the HTTP server, which closes it before waiting for requests."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -157,7 +155,7 @@ class LiveSampler:
         self._ticked = asyncio.Event()
         self.is_closed = False
         self.shares = FairShares()
-        """Streams of each holder."""
+        """Streams by owner."""
         self._streams: dict[LiveStream, None] = {}
         self.samples_total = 0
 
@@ -178,13 +176,13 @@ class LiveSampler:
         return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
-        """Count the memory of one stream until it is closed."""
+        """Reserve a stream's memory until it is closed."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Start viewing, until `leave`. Raises AdminError 503 when there are too many, or the broker stops."""
+        """Add a viewer until `leave`. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is stopping."""
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
             raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
@@ -207,17 +205,16 @@ class LiveSampler:
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[subject]  # the next viewer starts anew
+            del self._watched[subject]  # drops the points
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder`, each at its next point. Return their number."""
+        """End all streams of `holder` at their next point. Return their number."""
         found = [stream for stream in self._streams if stream.holder.name == holder and not stream.is_ended]
         for stream in found:
             stream.is_ended = True
         return len(found)
 
     async def next_point(self) -> None:
-        """Wait for a point, or until the sampler is closed."""
         if not self.is_closed:
             await self._ticked.wait()
 
@@ -264,7 +261,7 @@ class LiveSampler:
             yield
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
-        """Sum over topics that were measured before, so that no load or unload looks like a rate."""
+        """Sum only topics that were measured before, so that loading a topic does not appear as traffic."""
         before = watched.totals
         now: Totals = {}
         sums = [0, 0, 0, 0]
@@ -280,7 +277,7 @@ class LiveSampler:
         elapsed_s = (now_ms - watched.counted_ms) / 1000
         watched.counted_ms = now_ms
         used_ms = process_cpu_ms()
-        increases = (*sums, 100 * (used_ms - watched.cpu_ms) / 1000)  # divided by the seconds: percent
+        increases = (*sums, 100 * (used_ms - watched.cpu_ms) / 1000)  # per second, in percent
         rates = [None if before is None or elapsed_s <= 0 else round(max(0, each) / elapsed_s, 3) for each in increases]
         watched.totals, watched.cpu_ms = now, used_ms
         cpu_percent = rates.pop()

@@ -1,7 +1,7 @@
-"""All topics with their figures, one table for all viewers within two seconds.
+"""A table of all topics with their figures, shared by all viewers for two seconds.
 
-Invariants: without requests nothing is computed and nothing is kept; the work yields to the event loop every two
-milliseconds; no viewer sees a topic of a namespace that it may not list.
+Invariants: without requests nothing is computed or stored. Building yields to the event loop every 2 ms. No viewer sees
+topics of a namespace that it may not list.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 FRESH_MS = 2_000
-"""Maximum age of a shown table."""
+"""Maximum age of the table."""
 FRESH_FOR_ITS_COST = 10
-"""A table is fresh for this multiple of the time it took to build, so that tables take at most a tenth of the loop's
-time.
+"""The table also stays valid for this multiple of its build time, so that building takes at most a tenth of the event
+loop's time.
 """
 KEPT_S = 30.0
-"""An unused table is kept, because rates are relative to the previous one."""
+"""An unused table is stored for this long, because rates are relative to the previous table."""
 ROW_BYTES = 500
 """Approximate memory of a row."""
 STUCK_BYTES = 4000
 """Additional memory of a stuck topic, for its finding."""
 ROWS_AT_ONCE = 1000
-"""Rows that are sorted between two checks of the clock: half a millisecond."""
+"""Rows sorted between two checks of the clock, about 0.5 ms."""
 
 
 class Row(NamedTuple):
-    """One topic; figures are 0 while it is not loaded. Rates are per second."""
+    """One topic. Figures of an unloaded topic are 0; rates are per second."""
 
     name: str
     is_loaded: bool = False
@@ -70,10 +70,10 @@ FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_load
 
 
 class Asked(NamedTuple):
-    """The filter and order of a request."""
+    """Filter and order of a request."""
 
     words: tuple[str, ...] = ()
-    """Words in lower case; shown names contain all of them."""
+    """Lower-case words that a name must contain."""
     order: str = "name"
     """A field of Row."""
     is_descending: bool = False
@@ -92,7 +92,7 @@ class Found(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The state at one time."""
+    """The rows at one time."""
 
     namespaces: dict[NamespaceName, list[Row]]
     counters: dict[TopicBase, tuple[int, int, int, int]]
@@ -123,7 +123,7 @@ class TopicTable:
         return self._table is not None
 
     async def current(self) -> Table:
-        """Return a fresh table; concurrent callers share one computation."""
+        """Return a valid table. Concurrent callers share one computation."""
         clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()
@@ -142,7 +142,7 @@ class TopicTable:
             memory = self._runtime.memory
             self._room = Holding(memory, memory.lists)
             self._runtime.call_later(KEPT_S, self._drop_if_unused)
-        # Without waiting: when memory is short, the table is needed most.
+        # Reserve memory without waiting: operators need the table most when memory is short.
         stuck = sum(map(len, table.stuck.values()))
         self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck)
         self._table = table
@@ -179,9 +179,7 @@ class TopicTable:
         return table._replace(is_cut=is_cut, took_ms=clock.monotonic_ms() - table.monotonic_ms)
 
     async def _exceeded_quotas(self, names: list[str]) -> dict[str, Exceeded]:
-        """Return the exceeded backlog quotas by topic name. Only topics with a quota that blocks producers are
-        measured.
-        """
+        """Return exceeded backlog quotas by topic name. Only quotas that block producers are measured."""
         limited: list[Topic] = []
 
         def look() -> Iterator[None]:
@@ -201,7 +199,6 @@ class TopicTable:
         return found
 
     async def _list(self, namespace: NamespaceName) -> list[str]:
-        """Return the names of all topics; their memory is counted meanwhile."""
         room = Holding(self._runtime.memory, self._runtime.memory.lists)
         try:
             room.count(self._broker.directory.expected_bytes(namespace))
@@ -228,7 +225,7 @@ class TopicTable:
             else:
                 found = None if topic.is_fenced else (yield from stuck_topic(topic, quotas.get(name)))
                 if found is not None:
-                    # Clients request evidence and actions separately for each topic.
+                    # Clients request evidence and actions separately per topic.
                     stuck.append(found._replace(finding=replace(found.finding, evidence={}, actions=())))
                 yield from self._add_row(rows, name, topic, table, before, found)
                 yield
@@ -269,7 +266,7 @@ class TopicTable:
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
-        """Return rates since the previous table, or else in the last window of statistics."""
+        """Return rates since the previous table, or those of the last statistics window."""
         counted = table.counters[topic] = counters_of(topic)
         old = None if before is None else before.counters.get(topic)
         if before is None or old is None:
@@ -286,7 +283,6 @@ class TopicTable:
 
 
 def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
-    """Messages and bytes in, messages and bytes out, since the topic was loaded."""
     counters = topic.counters
     delivered = [subscription.counters for subscription in topic.subscriptions.values()]
     return (
@@ -301,13 +297,13 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
 
 
 async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:
-    """Return the requested page of topics that the caller may list, sorted; equal ones by name."""
+    """Return a page of the topics that the caller may list, sorted by the requested field, then by name."""
     chosen: list[list[Row]] = []
     sums = dict.fromkeys(FIGURES, 0.0)
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
-        unsorted: list[Row] = []  # of many small namespaces, because merging is expensive, too
+        unsorted: list[Row] = []  # small namespaces together, because merging many lists is slow
         for namespace, rows in table.namespaces.items():
             yield
             if not may_list(namespace):
@@ -333,7 +329,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
             yield
 
     await exhaust(look(), clock)
-    # Chunks are sorted separately, and merged only up to the end of the page.
+    # Chunks are sorted separately and merged up to the end of the page only.
     merged = heapq.merge(*chosen, key=attrgetter(asked.order), reverse=asked.is_descending)
     page: list[Row] = []
 
@@ -356,7 +352,6 @@ async def find_stuck(
     may_explain: Callable[[str], bool],
     clock: Any,
 ) -> list[StuckTopic]:
-    """Return the stuck topics that the caller may see, worst first, with names that contain `words`."""
     found: list[StuckTopic] = []
 
     def look() -> Iterator[None]:

@@ -1,9 +1,10 @@
-"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which contain their own positions and checksums.
+"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which contain positions and checksums.
 
-Operation: the part in the ledger's file is sent unchanged, in slices, by threads; the part in memory is converted to
-blocks, a few MiB per answer. An answer names the entry at which the next one continues. Invariants: each answer has a
-length, so a reader detects a truncated one; entries that are not durable are never sent. Limits: a number of concurrent
-answers (`Permits`), each with one slice in memory; the rate of a namespace is spent before a slice is read.
+Operation: threads send the part in the ledger's file unchanged, in slices. The part in memory is converted to blocks, a
+few MiB per response. A response names the entry at which the next one continues. Invariants: each response has a
+length, so a reader detects a truncated one; entries that are not durable are never sent. Limits: concurrent responses
+(`maxConcurrentBulkReads`), each with one slice in memory, and the namespace's rate, which is consumed before a slice is
+read.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ if TYPE_CHECKING:
     from pybroker.admin.http.file_sending import FileSender
     from pybroker.broker.topic.topic import Topic
     from pybroker.config import BrokerConfig
-    from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerStore, StoredBlocks
+    from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerFiles, LedgerStore, StoredBlocks
     from pybroker.memory.broker_memory import Memory
     from pybroker.model.names import NamespaceName
     from pybroker.runtime.clock import Clock
 
 SLICE_BYTES = 1 << 20
-"""The part of a file in memory for one read over TLS."""
+"""Slice of a file in memory for TLS."""
 KERNEL_SLICE_BYTES = 4 << 20
-"""The part that the kernel sends between two checks of the rate."""
+"""Slice of a file that the kernel sends between two checks of the rate."""
 MEMORY_ANSWER_BYTES = 4 << 20
-"""Entries in one answer that are in no file, plus at most one entry."""
+"""Entries from memory in one response, plus at most one entry."""
 RETRY_AFTER_S = 1
 MEDIA_TYPE = "application/vnd.pybroker.blocks"
 NEXT_ENTRY_HEADER = "x-pybroker-next-entry"
 RATE_PERIOD_MS = 1000
 MAX_IDLE_BUCKETS = 1000
-"""Namespaces with a remembered rate; a removed one has at most one period's amount more."""
+"""Namespaces with a remembered rate. A removed one regains at most one period's allowance."""
 
 
 class BulkReads:
-    """Shared state of all bulk reads of a broker. Owned by the routes."""
+    """State of all bulk reads of a broker. Owned by the routes."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, memory: Memory) -> None:
         self._config = config
@@ -60,12 +61,12 @@ class BulkReads:
         self.permits = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
         self._buckets: dict[NamespaceName, TokenBucket] = {}
         self.bytes_sent = 0
-        self.entries_sent = 0  # of complete answers
+        self.entries_sent = 0  # of complete responses
         self.throttled = 0
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """Return running reads, and totals of sent, delayed, and refused ones."""
+        """Return running reads, and totals of sent, delayed and refused ones."""
         return {
             "bulk_reads": self.permits.taken,
             "bulk_reads_waiting": self.permits.waiting,
@@ -77,12 +78,12 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """Maximum time for which a client may read nothing."""
+        """Maximum time without progress of a client."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
     async def permit(self, holder: Holder) -> AsyncIterator[None]:
-        """Wait for the permit of one read. Each holder has a share of the permits. Raises AdminError 429."""
+        """Wait for a permit; each owner has a fair share. Raises AdminError 429."""
         try:
             async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
@@ -94,7 +95,7 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Reserve memory for entries that no file has yet, and for their blocks. Raises AdminError 503."""
+        """Reserve memory for entries from memory and their blocks. Raises AdminError 503."""
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000
         try:
@@ -104,8 +105,8 @@ class BulkReads:
             self.refused += 1
             raise AdminError(
                 503,
-                "The broker has no memory for more entries that are read in bulk now (httpMaxViewedMessageBytes,"
-                f" brokerMemoryLimitMB): waited for {timeout_s:g} s. Try again.",
+                "The broker has no memory for more bulk reads (httpMaxViewedMessageBytes,"
+                f" brokerMemoryLimitMB): waited for {timeout_s:g} s. Retry later.",
                 RETRY_AFTER_S,
             ) from error
         try:
@@ -114,7 +115,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait until the namespace's rate permits so many bytes."""
+        """Wait until the namespace's rate permits `size_bytes`."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return
@@ -131,7 +132,7 @@ class BulkReads:
 
 
 class BlocksResponse(Response):
-    """The blocks with entries `first_entry_id` up to `end_entry_id` of one ledger, or the first of them."""
+    """The blocks of entries `first_entry_id` up to but not including `end_entry_id`, or the first of them."""
 
     def __init__(
         self,
@@ -154,13 +155,15 @@ class BlocksResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._reads.permit(self._holder):
-            stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
-            if stored is not None:
+            files, stored = self._store.files, None
+            if files is not None:
+                stored = await files.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
+            if files is not None and stored is not None:
                 await self._begin(send, stored.size_bytes, stored.end_entry_id)
                 if scope["method"] == "HEAD":
                     await send({"type": "http.response.body", "body": b""})
                 else:
-                    await self._send_stored(scope, send, stored)
+                    await self._send_stored(scope, send, files, stored)
                     self._reads.entries_sent += stored.end_entry_id - stored.first_entry_id
             else:
                 async with self._reads.room_in_memory():
@@ -183,35 +186,34 @@ class BlocksResponse(Response):
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers, STREAMED_KEY: True})
 
-    async def _send_stored(self, scope: Scope, send: Send, stored: StoredBlocks) -> None:
+    async def _send_stored(self, scope: Scope, send: Send, files: LedgerFiles, stored: StoredBlocks) -> None:
         sender: FileSender | None = scope["state"].get(FILE_SENDER_KEY)
         try:
             if sender is None:
-                await self._send_copies(send, stored)
+                await self._send_copies(send, files, stored)
             else:
-                await self._send_by_kernel(sender, stored)
+                await self._send_by_kernel(sender, files, stored)
                 await send({"type": "http.response.body", "body": b""})
         except StoreError as error:
             raise ClientGone from error  # trimmed meanwhile: the reader sees that the answer is truncated, and asks again
 
-    async def _send_by_kernel(self, sender: FileSender, stored: StoredBlocks) -> None:
+    async def _send_by_kernel(self, sender: FileSender, files: LedgerFiles, stored: StoredBlocks) -> None:
         async with sender.sending(self._reads.write_timeout_s) as writer:
             for offset, length in _slices(stored, KERNEL_SLICE_BYTES):
                 await self._reads.pass_bytes(self._topic.name.namespace, length)
-                await self._store.with_file(self._ledger_id, partial(writer.send, offset, length))
+                await files.with_file(self._ledger_id, partial(writer.send, offset, length))
                 sender.sent(length)
                 self._reads.bytes_sent += length
 
-    async def _send_copies(self, send: Send, stored: StoredBlocks) -> None:
+    async def _send_copies(self, send: Send, files: LedgerFiles, stored: StoredBlocks) -> None:
         for offset, length in _slices(stored, SLICE_BYTES):
             await self._reads.pass_bytes(self._topic.name.namespace, length)
-            data = await self._store.with_file(self._ledger_id, partial(_read, offset, length))
+            data = await files.with_file(self._ledger_id, partial(_read, offset, length))
             has_more = offset + length < stored.end_offset
             await send({"type": "http.response.body", "body": data, "more_body": has_more})
             self._reads.bytes_sent += length
 
     async def _entries_in_memory(self) -> EntryRun:
-        """Raises StoreError."""
         count = self._end_entry_id - self._first_entry_id
         position = Position(self._ledger_id, self._first_entry_id)
         return await self._topic.ledger.read(position, min(count, MAX_MEMORY_ENTRIES), MEMORY_ANSWER_BYTES)
@@ -221,18 +223,16 @@ MAX_MEMORY_ENTRIES = 8 * MAX_BLOCK_ENTRIES
 
 
 def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield offsets and lengths."""
     for offset in range(stored.offset, stored.end_offset, slice_bytes):
         yield offset, min(slice_bytes, stored.end_offset - offset)
 
 
 def _read(offset: int, length: int, file: LedgerFile) -> bytes:
-    """Zeros replace the missing part of a truncated file, so that the reader gets an error there."""
+    """Read from the file. Missing bytes of a truncated file become zeros, which fail the reader's checksum."""
     return file.read_at(length, offset).ljust(length, b"\0")
 
 
 def blocks_of(run: EntryRun) -> bytes:
-    """Return the run as blocks of a segment file."""
     pieces: list[bytes | memoryview] = []
     for start, end in split_into_blocks(run.payloads):
         first_entry_id = run.first_entry_id + start

@@ -1,9 +1,8 @@
-"""The entries of a topic between two positions, for readers of ledger ranges: analytics, pipelines, copies.
+"""Plans: the entries of a topic between two positions, for readers of ledger ranges such as analytics and copies.
 
-Operation: the list of ledgers answers nearly everything. For a partly covered ledger, the store returns the totals
-before the split, and for a large one the points at which it can be split. A plan contains the entries that were durable
-in one event loop iteration. Limit: the ledgers and points of one answer (`PlanBudget`); a truncated topic has the
-position at which to continue.
+Most figures come from the list of ledgers. For a partly covered ledger the store returns totals, for a large one the
+points at which it can be split. A plan contains the entries that are durable in one event loop iteration. `PlanBudget`
+limits the ledgers and points of a response; a truncated plan contains the position at which to continue.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pybroker.ledgers.ledger_store import LedgerTotals
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 POINT_SPACING_BYTES = 1 << 20
-"""Payload between the points of a plan: a finer split costs a task more than it gains."""
+"""Payload between the split points of a plan. Smaller tasks cost more than they gain."""
 ROW_BYTES = 50
-"""The size of a bitmap of aborted messages that counts as much as a point."""
+"""Size of a bitmap of aborted messages that counts like one point."""
 MAX_PLAN_ROWS = 10_000
-"""Ledgers and points in one answer: some milliseconds of the loop, half a megabyte."""
+"""Maximum ledgers and points of a response: a few milliseconds of the event loop, 0.5 MB."""
 
 Pair = tuple[int, int]
 
 
 class AskedTopic(msgspec.Struct):
-    """One topic of the namespace, by its local name; positions are [ledger id, entry id]."""
+    """One topic of the namespace, by its local name. Positions are [ledger id, entry id]."""
 
     topic: str
     start: Pair | None = None
@@ -45,17 +45,17 @@ class AskedTopic(msgspec.Struct):
 
 
 class AskedPlans(msgspec.Struct):
-    """Several topics in one request; without `points`, none are included."""
+    """Several topics in one request. `points`: include split points."""
 
     topics: list[AskedTopic]
     points: bool = True
 
 
 class LedgerShown(msgspec.Struct, omit_defaults=True):
-    """The part of a ledger that the plan covers: `firstEntry` up to but not including `endEntry`.
+    """The covered part of a ledger: `firstEntry` up to but not including `endEntry`.
 
-    `hidden`: the entries of it that readers never receive, messages of aborted transactions and markers, as a roaring bitmap in its
-    portable form, in base64; absent for none. It never changes.
+    `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable roaring bitmap in
+    Base64. Absent if there are none. It never changes.
     """
 
     ledgerId: int
@@ -69,10 +69,11 @@ class LedgerShown(msgspec.Struct, omit_defaults=True):
 
 
 class TopicShown(msgspec.Struct, omit_defaults=True):
-    """The plan of a topic, or the reason why there is none. `isHeldBack`: it ends before the first message of an open transaction.
+    """The plan of a topic, or why there is none. `isHeldBack`: the plan ends before an open transaction's first
+    message.
 
-    `next`: the answer was too large; a request with it as `start` returns the rest. `placeAtTime`: the position of the first entry
-    that was published at the given time or later, or the end.
+    `next`: the response was truncated; use this position as `start` to continue. `placeAtTime`: position of the first
+    entry published at or after the requested time, or the end.
     """
 
     topic: str
@@ -89,7 +90,7 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """The ledgers and points that one answer may still contain, and the deadline for waiting for ends of transactions."""
+    """The remaining ledgers and points of a response, and the deadline to wait for ends of transactions."""
 
     def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
@@ -112,8 +113,8 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady while a transaction in its range may be
-    committed (`TopicTransactions.ends_known`).
+    """Return the plan of a loaded topic. Raises StoreError, or ServiceNotReady while the state of a transaction in the
+    range is unknown (`TopicTransactions.ends_known`).
     """
     place_at_time = None
     if asked.publishTime is not None:
@@ -122,11 +123,10 @@ async def plan_of(
     limit = read_limit.limit
     if limit is not None and (asked.end is None or Position(*asked.end) > limit):
         await topic.transactions.ends_known(budget.wait_s)
-    # In one iteration: later entries belong to the next plan. Entries behind an open transaction belong to the plan
-    # after its end.
+    # Read both in one iteration: later entries, and those after an open transaction, belong to a later plan.
     first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
-    # A start behind the end (for example by time) does not move back.
+    # A start after the readable end, such as from a time, must not move back.
     readable_end = max(readable_end, min(start, ledgers.end_position))
     end = readable_end if asked.end is None else min(Position(*asked.end), readable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
@@ -153,12 +153,12 @@ def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
     sentences = []
     for lost, behind in topic.ledger.document.gone.lost_between(start, end):
         gone = (
-            f"entries from {_text(lost)} on are gone"
+            f"entries from {_text(lost)} on are deleted"
             if behind is None
-            else (f"entries {_text(lost)} up to {_text(behind)} are gone")
+            else (f"entries {_text(lost)} up to {_text(behind)} are deleted")
         )
-        asked = f"asked for {_text(start)} up to {_text(end)}"
-        sentences.append(f"{topic.name}: {gone}; {asked}, the oldest that is left is {_text(first)}")
+        asked = f"requested {_text(start)} up to {_text(end)}"
+        sentences.append(f"{topic.name}: {gone}; {asked}, the oldest remaining entry is {_text(first)}")
     return sentences
 
 
@@ -167,7 +167,7 @@ def _text(position: Position) -> str:
 
 
 class _Covered:
-    """A ledger at the start of the plan."""
+    """The covered part of a ledger, before it is shown."""
 
     def __init__(self, row: LedgerRow, start: Position, end: Position) -> None:
         self.ledger_id = row.ledger_id
@@ -179,20 +179,19 @@ class _Covered:
         self._is_sealed = row.is_sealed
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
-        """Raises StoreError, and NoSuchLedger if the ledger was trimmed meanwhile."""
-        messages, size_bytes = self._message_count, self._size_bytes
-        if self.end_entry_id < self._entry_count:
-            totals = await store.totals_before(self.ledger_id, self.end_entry_id)
-            messages, size_bytes = totals.message_count, totals.size_bytes
-        if self.first_entry_id:
-            totals = await store.totals_before(self.ledger_id, self.first_entry_id)
-            messages -= totals.message_count
-            size_bytes -= totals.size_bytes
+        """Return the plan's row. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
+        whole = LedgerTotals(self._message_count, self._size_bytes)
+        end = whole if self.end_entry_id == self._entry_count else await self._totals_before(store, self.end_entry_id)
+        start = await self._totals_before(store, self.first_entry_id) if self.first_entry_id else LedgerTotals(0, 0)
+        size_bytes = end.size_bytes - start.size_bytes
+        messages = self.end_entry_id - self.first_entry_id  # if the number of messages is unknown
+        if end.message_count is not None and start.message_count is not None:
+            messages = end.message_count - start.message_count
         points: list[LedgerPoint] = []
         if with_points and size_bytes > POINT_SPACING_BYTES:
             points = [
                 point
-                for point in await store.points(self.ledger_id, POINT_SPACING_BYTES)
+                for point in await store.index.points(self.ledger_id, POINT_SPACING_BYTES)
                 if self.first_entry_id < point.entry_id < self.end_entry_id
             ]
         return LedgerShown(
@@ -206,8 +205,13 @@ class _Covered:
             self._hidden(read_limit),
         )
 
+    async def _totals_before(self, store: LedgerStore, entry_id: int) -> LedgerTotals:
+        """Estimate the bytes if the store does not know them: the plan needs them only to divide the work."""
+        totals = await store.index.totals_before(self.ledger_id, entry_id)
+        return totals or LedgerTotals(None, self._size_bytes * entry_id // max(1, self._entry_count))
+
     def _hidden(self, read_limit: ReadLimit) -> str:
-        """Before the limit nothing changes any more, so this may be read later."""
+        """Return the bitmap of hidden entries. Before the max read position it never changes."""
         found = read_limit.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
         if not found:
             return ""
@@ -216,7 +220,6 @@ class _Covered:
 
 
 def _cut(position: Position, row: LedgerRow) -> int:
-    """Return the number of the ledger's entries before the position."""
     if position.ledger_id != row.ledger_id:
         return 0 if position.ledger_id < row.ledger_id else row.entry_count
     return min(max(0, position.entry_id), row.entry_count)

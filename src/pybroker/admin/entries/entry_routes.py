@@ -1,7 +1,6 @@
-"""`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: ranges of ledgers in bulk, for analytics and pipelines.
+"""`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: bulk reads of ledger ranges, for analytics and pipelines.
 
-Reads change nothing: no cursor moves, nothing counts as delivered, no topic is created. Permission to consume from a
-topic is required.
+Reads change nothing: no cursor moves, no topic is created. Permission to consume from the topic is required.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from pybroker.model.names import PERSISTENT, TopicName
 
 TOPIC = ENTRIES + "/{topic}"
 MAX_TOPICS = 2000
-"""Topics in one request for plans."""
+"""Maximum number of topics in one request for plans."""
 
 
 TOPICS_AT_ONCE = 16
-"""Topics of one request that are loaded and examined at once."""
+"""Topics of one request that are loaded concurrently."""
 
 
 class PlansShown(msgspec.Struct):
-    """The answers in the order of the questions."""
+    """The plans, in the order of the request."""
 
     topics: list[TopicShown]
 
@@ -51,14 +50,14 @@ class EntryRoutes:
         ]
 
     async def plan(self, call: Call) -> Response:
-        """Return the entries of topics of the namespace between two positions each.
+        """Return plans: the entries of each requested topic between two positions.
 
-        The ledgers with the covered entries, bytes, and messages, points at which they can be split, and requested entries that are
-        deleted. A topic that does not exist, or that the caller may not consume from, has its own status.
+        A plan has ledgers with covered entries, bytes and messages, points at which they can be split, and requested
+        entries that are deleted. Each topic has its own status, such as 404 or 403.
         """
         asked = await call.json(AskedPlans)
         if len(asked.topics) > MAX_TOPICS:
-            raise AdminError(413, f"Plans of {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
+            raise AdminError(413, f"The request has {len(asked.topics)} topics; at most {MAX_TOPICS} are allowed")
         budget = PlanBudget(call.runtime)
         shown: list[TopicShown] = []
         for start in range(0, len(asked.topics), TOPICS_AT_ONCE):
@@ -66,7 +65,7 @@ class EntryRoutes:
             if budget.is_spent:
                 shown += [TopicShown(each.topic, next=each.start or (-1, -1)) for each in part]
                 continue
-            async with asyncio.TaskGroup() as group:  # most of the time is spent loading topics
+            async with asyncio.TaskGroup() as group:  # loading dominates
                 tasks = [
                     group.create_task(_plan_or_refusal(call, each, budget, with_points=asked.points)) for each in part
                 ]
@@ -74,10 +73,11 @@ class EntryRoutes:
         return Response(msgspec.json.encode(PlansShown(shown)), media_type="application/json")
 
     async def read(self, call: Call) -> Response:
-        """Return entries `first` up to but not including `end` (query) of one ledger, as blocks of a segment file.
+        """Return entries `first` up to but not including `end` of one ledger, as blocks of a segment file.
 
-        The answer contains at least the first of them, perhaps some before and behind; the header `X-Pybroker-Next-Entry` is the
-        entry at which the next request continues. Blocks contain their positions and checksums, which the reader must verify.
+        The response contains at least entry `first`, and possibly entries before and after the range. The header
+        `X-Pybroker-Next-Entry` is the entry at which the next request continues. The reader must verify the positions
+        and checksums in the blocks.
         """
         name = call.topic_name_of(PERSISTENT)
         call.require_consume(name, "")
@@ -87,30 +87,34 @@ class EntryRoutes:
         count = topic.ledger.ledgers.entry_count_of(ledger_id)
         first, end = call.query_integer("first", 0), call.query_integer("end", count)
         if not 0 <= first < end:
-            raise AdminError(412, f"No entries between first={first} and end={end}")
+            raise AdminError(412, f"The range first={first}, end={end} is empty; end is exclusive")
         if not topic.ledger.ledgers.has_ledger(ledger_id):
             raise AdminError(
-                410, f"{name} has no ledger {ledger_id} any more: trimmed, or of an earlier topic of that name"
+                410,
+                f"Ledger {ledger_id} of {name} does not exist: it was trimmed, or belonged to a deleted topic of this name",
             )
         if end > count:
-            raise AdminError(416, f"Ledger {ledger_id} of {name} has {count} durable entries, not {end}")
+            raise AdminError(
+                416,
+                f"Entries up to end={end} of ledger {ledger_id} of {name} were requested, but only {count} entries are durable",
+            )
         return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end, call.holder)
 
 
 _READ_QUERIES = (
     Query("first", "the first entry", int, 0),
-    Query("end", "the one behind the last; without it all that are durable", int),
+    Query("end", "the entry after the last one; default: all durable entries", int),
 )
 _READ_ANSWERS = {
-    410: "The topic has no such ledger any more",
+    410: "The topic does not have this ledger",
     412: "The range is empty",
-    416: "Not all of these entries are there and durable",
-    429: "Too many bulk reads wait already; Retry-After says when to come again",
+    416: "Some of the entries do not exist or are not durable",
+    429: "Too many bulk reads are waiting; retry after Retry-After seconds",
 }
 
 
 def local_topic(call: Call, local_name: str) -> TopicName:
-    """Raises AdminError 412 for an invalid name."""
+    """Return the topic of the namespace. Raises AdminError 412 if the name is invalid."""
     try:
         return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
     except InvalidTopicName as error:
@@ -128,8 +132,6 @@ async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *,
     except AdminError as error:
         return TopicShown(asked.topic, status=error.status, reason=error.reason)
     except NoSuchLedger as error:
-        return TopicShown(
-            asked.topic, status=503, reason=f"A ledger was deleted by retention during the request, ask again: {error}"
-        )
+        return TopicShown(asked.topic, status=503, reason=f"A ledger was trimmed during the request; retry: {error}")
     except BrokerError as error:
         return TopicShown(asked.topic, status=type(error).http_status, reason=str(error))

@@ -1,7 +1,7 @@
-"""`/admin/v3/entries/...`: leases of readers of ledgers, and the data directory for readers on the broker's host.
+"""`/admin/v3/entries/...`: read leases, and the data directory for readers on the broker's host.
 
-A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the
-topic is required.
+A lease keeps ledgers of a topic from being trimmed, from a position on. Permission to consume from the topic is
+required.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -28,21 +28,21 @@ _MS_PER_SECOND = 1000
 
 
 class AskedLease(msgspec.Struct):
-    """One topic of the namespace, by its local name, and from where on it is read: [ledger id, entry id]."""
+    """One topic of the namespace, by its local name, and the position [ledger id, entry id] from which it is read."""
 
     topic: str
     start: Pair
 
 
 class AskedLeases(msgspec.Struct):
-    """`reader` is a unique name; a request with the same name renews."""
+    """`reader` is a unique name. A request with the same name renews its leases."""
 
     reader: str
     topics: list[AskedLease]
 
 
 class LeaseShown(msgspec.Struct, omit_defaults=True):
-    """A lease on a topic, or the reason why there is none. `lost`: requested entries that are already deleted."""
+    """A lease, or why there is none. `lost`: requested entries that are already deleted."""
 
     topic: str
     reader: str = ""
@@ -55,13 +55,15 @@ class LeaseShown(msgspec.Struct, omit_defaults=True):
 
 
 class LeasesShown(msgspec.Struct):
-    """The answers in the order of the questions."""
+    """The leases, in the order of the request."""
 
     topics: list[LeaseShown]
 
 
 class DirectoryShown(msgspec.Struct, omit_defaults=True):
-    """`runId` is in the file `run.id` of the data directory; `path` is only returned to clients on the broker's own host."""
+    """`runId` is also in the file `run.id` of the data directory. `path` is returned only to clients on the broker's
+    host.
+    """
 
     runId: str
     path: str | None = None
@@ -69,7 +71,7 @@ class DirectoryShown(msgspec.Struct, omit_defaults=True):
 
 def routes() -> list[Route]:
     return [
-        route("GET", "/admin/v3/entries/directory", directory, answers={404: "Ledgers are no files here"}),
+        route("GET", "/admin/v3/entries/directory", directory, answers={404: "Ledgers are not stored in files"}),
         route("POST", ENTRIES + "/leases", hold, body=AskedLeases),
         route("GET", ENTRIES + "/leases", show),
         route("DELETE", ENTRIES + "/leases/{reader}", give_back),
@@ -77,23 +79,23 @@ def routes() -> list[Route]:
 
 
 async def directory(call: Call) -> Response:
-    """The data directory, for a reader that can open its files."""
+    """Return the data directory, for a reader that can open its files."""
     name = call.broker.data_directory
     if name is None:
-        raise AdminError(404, "The ledgers of this broker are not kept in files")
+        raise AdminError(404, "This broker does not store ledgers in local files (ledgerStore)")
     return json_response(DirectoryShown(name.run_id, name.path if call.is_from_this_host else None))
 
 
 async def hold(call: Call) -> Response:
-    """Create, renew, or move leases, all of one reader. They end if they are not renewed.
+    """Create, renew or move leases of one reader. They expire unless renewed.
 
-    Repeat the request within half of the returned time. After a restart of the broker there are no leases: the request creates them
-    again, and returns the entries that were trimmed meanwhile.
+    Repeat the request within half of the returned time. A restart of the broker ends all leases; the next request
+    creates them again and returns entries that were trimmed meanwhile.
     """
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
     if len(asked.topics) > MAX_TOPICS:
-        raise AdminError(413, f"Leases on {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
+        raise AdminError(413, f"The request has {len(asked.topics)} topics; at most {MAX_TOPICS} are allowed")
     return Response(
         msgspec.json.encode(LeasesShown([await _hold(call, owner, each) for each in asked.topics])),
         media_type="application/json",
@@ -101,7 +103,7 @@ async def hold(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """All leases on topics of the namespace."""
+    """List all leases on topics of the namespace."""
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
     broker, now_ms = call.broker, call.broker.runtime.clock.monotonic_ms()
@@ -123,7 +125,7 @@ async def show(call: Call) -> Response:
 
 
 async def give_back(call: Call) -> Response:
-    """End the reader's leases on topics of the namespace; those of another role stay. The topics that it had one on."""
+    """End the reader's leases on topics of the namespace, except those of other roles. Return the affected topics."""
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
     leases = call.broker.broker_context.read_leases
@@ -141,7 +143,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
         name = local_topic(call, asked.topic)
         call.require_consume(name, "")
         if not config.read_lease_max_duration_seconds:
-            raise AdminError(405, "This broker gives no leases (readLeaseMaxDurationSeconds=0)")
+            raise AdminError(405, "Read leases are disabled (readLeaseMaxDurationSeconds=0)")
         topic = await existing_topic(call, name)
         lasts_ms = broker.broker_context.read_leases.hold(
             str(name),
@@ -152,7 +154,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
             broker.runtime.clock.monotonic_ms(),
             call.holder,
         )
-        # after the lease was created: existing entries stay
+        # After the lease exists, no further entries can be trimmed.
         lost = lost_sentences(topic, Position(*asked.start), topic.ledger.ledgers.end_position)
         return LeaseShown(asked.topic, owner.reader, owner.role, asked.start[0], round(lasts_ms), lost)
     except TooManyLeases as error:
@@ -165,5 +167,5 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
 
 def _owner(call: Call, reader: str) -> LeaseOwner:
     if not 0 < len(reader) <= MAX_READER_LENGTH:
-        raise AdminError(412, f"The name of a reader has 1 to {MAX_READER_LENGTH} characters")
+        raise AdminError(412, f"The name of a reader must have 1 to {MAX_READER_LENGTH} characters")
     return LeaseOwner(reader, call.role)

@@ -1,6 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: single messages, and ids of messages.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: single messages and message ids.
 
-Reads change nothing: no cursor moves, nothing counts as delivered.
+Reads change nothing: no cursor moves, no message counts as delivered.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 
 EXAMINED = (
-    Query("initialPosition", "where counting begins", str, "latest", ("earliest", "latest")),
-    Query("messagePosition", "which entry from there, from 1", int, 1),
+    Query("initialPosition", "start of counting", str, "latest", ("earliest", "latest")),
+    Query("messagePosition", "number of the entry from there, starting at 1", int, 1),
 )
 INDEX = Query("index", "the index of a message", int, 0)
 
@@ -45,17 +45,17 @@ def routes() -> list[Route]:
 
 
 async def peek(call: Call) -> Response:
-    """Return the n-th entry, from 1, that the subscription has not acknowledged.
+    """Return the n-th entry, starting at 1, that the subscription has not acknowledged.
 
-    For a subscription that does not exist, entries from the beginning of the topic are returned. (Pulsar creates the subscription
-    for that, and leaves it there to keep all later entries.)
+    For a missing subscription, count from the beginning of the topic. (Pulsar creates the subscription, which then
+    retains all later entries.)
     """
     subscription_name = call.name("subscription")
     call.require_consume(call.topic_name(), subscription_name)
     topic = await _single_topic(call, "Peek messages")
     number = call.integer("number")
     if number < 1:
-        raise AdminError(412, "The position of a message to peek is 1 or more")
+        raise AdminError(412, "The message position must be 1 or more")
     subscription = topic.subscriptions.get(subscription_name)
     state = _nothing_read(topic) if subscription is None else subscription.cursor.state
     if number > state.backlog_entries:
@@ -64,7 +64,7 @@ async def peek(call: Call) -> Response:
 
 
 async def examine(call: Call) -> Response:
-    """The n-th entry of the topic from its `earliest` on, or back from its latest, acknowledged or not."""
+    """Return the n-th entry from the topic's `earliest` or `latest` end, acknowledged or not."""
     call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Examine messages")
     number = max(1, call.query_integer("messagePosition", 1))
@@ -85,7 +85,7 @@ async def get_by_id(call: Call) -> Response:
 
 
 async def get_last_message_id(call: Call) -> Response:
-    """The last message; entry -1 of the first ledger when there is none."""
+    """Return the id of the last message. The entry id is -1 if there is none."""
     name = call.topic_name()
     call.require_consume(name, "")
     require_persistent(call, "Get last message id")
@@ -99,7 +99,7 @@ async def get_last_message_id(call: Call) -> Response:
 
 
 async def get_id_by_time(call: Call) -> Response:
-    """The first entry that was published at that time or later; where the next one will be when there is none."""
+    """Return the first entry that was published at or after a time, or the next position if there is none."""
     name = call.topic_name()
     call.require_consume(name, "")
     topic = await _single_topic(call, "Get message id by timestamp")
@@ -112,7 +112,9 @@ async def get_id_by_time(call: Call) -> Response:
 
 
 async def get_id_by_index(call: Call) -> Response:
-    """The entry that holds the message of that index; there are indexes only where the configuration has them added."""
+    """Return the entry that contains the message of an index. Needs AppendIndexMetadataInterceptor in
+    brokerEntryMetadataInterceptors.
+    """
     name = call.topic_name()
     call.require_consume(name, "")
     added = call.broker.broker_context.added_metadata
@@ -125,7 +127,9 @@ async def get_id_by_index(call: Call) -> Response:
     with while_served(topic):
         position = await first_with_index(topic.ledger, index)
     if not topic.ledger.ledgers.has_entry(position):
-        raise AdminError(404, f"Message not found for index {index}")
+        raise AdminError(
+            404, f"Message not found for index {index} on topic {name}: it is deleted or not published yet"
+        )
     return json_response(message_id(position, name.partition_index))
 
 
@@ -137,7 +141,6 @@ async def _single_topic(call: Call, what: str) -> Topic:
 
 
 def _nothing_read(topic: Topic) -> CursorState:
-    """Return the state of a new subscription."""
     ledgers = topic.ledger.ledgers
     return CursorState(ledgers, ledgers.previous_position(ledgers.first_position))
 
@@ -146,7 +149,7 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if not topic.ledger.ledgers.has_entry(position):
         raise _not_found()
     max_bytes = call.config.max_message_size
-    await call.share.of_views(2 * max_bytes)  # the entry, and its maximum uncompressed payload
+    await call.share.of_views(2 * max_bytes)  # the entry and its largest uncompressed payload
     with while_served(topic):
         run = await topic.ledger.read_if_there(position, 1, 1)
     if run is None:

@@ -1,7 +1,7 @@
-"""A stored entry in REST: its metadata as headers, its decompressed payload as the body.
+"""A stored entry in REST: metadata as headers, decompressed payload as body. Clients decode messages from these.
 
-Clients restore the message, or a batch, from these. Invariants: each header is one line of Latin-1 for any producer
-input, all of them have at most `MAX_HEADER_BYTES`, and a body is never larger than the caller permits.
+Invariants: each header is one line of Latin-1 for any producer input. Headers have at most `MAX_HEADER_BYTES` in total.
+The body is not larger than the caller permits.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from pybroker.wire.pulsar_api_pb2 import MessageMetadata
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Clients accept no larger headers."""
+"""Maximum size that clients accept."""
 MAX_METADATA_BYTES = 4 * MAX_HEADER_BYTES
-"""Maximum metadata to parse. Protobuf creates an object for each property, up to 20 times as large as its bytes."""
+"""Maximum size of parsed metadata. Protobuf objects of properties take up to 20 times their bytes."""
 _SMALL_BYTES = 64 * 1024
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """Headers in order, some repeated, and the body."""
+    """Headers, which can repeat, and body."""
 
     headers: list[tuple[str, str]]
     body: bytes
 
 
 def is_slow_to_view(entry: bytes) -> bool:
-    """Whether decoding the entry may block the event loop too long."""
+    """Return whether decoding may block the event loop too long."""
     return len(entry) > _SMALL_BYTES or _metadata(entry).uncompressed_size > _SMALL_BYTES
 
 
 def message_view(
     position: Position, entry: bytes, max_body_bytes: int, *, is_aborted: bool = False, is_uncommitted: bool = False
 ) -> MessageView:
-    """Return the entry at `position`. Raises AdminError 422 when it cannot be read, 413 when it is too large."""
+    """Decode the entry at `position`. Raises AdminError 422 if it is unreadable, 413 if it is too large."""
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
-    # Pulsar counts the frame around the metadata as well.
+    # Pulsar includes the frame around the metadata.
     around_metadata_bytes = len(entry) - (end - start)
     transactions = _in_transactions(metadata, is_aborted=is_aborted, is_uncommitted=is_uncommitted)
     headers = [
@@ -66,7 +66,6 @@ def message_view(
 
 
 def _metadata(entry: bytes) -> MessageMetadata:
-    """Raises AdminError 422 if the metadata is invalid, 413 if it is larger than `MAX_METADATA_BYTES`."""
     try:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
@@ -77,7 +76,7 @@ def _metadata(entry: bytes) -> MessageMetadata:
 
 
 def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> bytes:
-    # An encrypted payload was compressed before: only a client with the key can decompress it.
+    # An encrypted payload was compressed before encryption. Only a client with the key can decompress it.
     if metadata.compression == NOT_COMPRESSED or metadata.encryption_keys:
         return payload
     size_bytes = metadata.uncompressed_size
@@ -97,7 +96,7 @@ def _headers(
 ) -> Iterator[tuple[str, str]]:
     yield "X-Pulsar-Message-ID", str(position)
     properties = {pair.key: pair.value for pair in metadata.properties}
-    # Escapes keep it ASCII, and the same JSON.
+    # Escapes keep the JSON in ASCII.
     yield "X-Pulsar-PROPERTY", json.dumps(properties, separators=(",", ":"))
     if added.timestamp_ms is not None:
         yield "X-Pulsar-Broker-Entry-METADATA-timestamp", iso_text(added.timestamp_ms)
@@ -128,7 +127,6 @@ def _in_transactions(metadata: MessageMetadata, *, is_aborted: bool, is_uncommit
 
 
 def _signed(value: int) -> int:
-    """Convert an unsigned number of 64 bits to Java's signed one."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -141,7 +139,7 @@ def _base64(value: bytes) -> str:
 
 
 def _one_line(value: str) -> str:
-    """Return a header value: a question mark for characters outside Latin-1, a blank for control characters, trimmed."""
+    """Return a header value: `?` for characters outside Latin-1, spaces for control characters, trimmed."""
     return value.encode("latin-1", "replace").decode("latin-1").translate(_BLANKS).strip()
 
 
@@ -177,4 +175,4 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("txnid_least_bits", "txnid-least-bits", _signed_text),
     ("txnid_most_bits", "txnid-most-bits", _signed_text),
 )
-"""Optional headers: field, header without prefix, value as text."""
+"""Optional headers: field, header without prefix, conversion to text."""

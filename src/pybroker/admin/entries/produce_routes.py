@@ -1,8 +1,7 @@
-"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP, without a client library.
+"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP.
 
-Each message is an entry. For each message, in order, the answer has its durable position or the reason why it is not
-stored. For an error of the whole request (names, permissions, body, schema), the answer is a status, and nothing is
-stored.
+Each message is one entry. The response has for each message, in order, its durable position or the reason why it is not
+stored. An error of the whole request (names, permissions, body, schema) is a status; then nothing is stored.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ MESSAGES_PER_TURN = 64
 
 MAY_BE_TRIED_AGAIN = 1
 REFUSED = 2
-"""Codes of a message's error."""
+"""Error codes of a message."""
 
 DEFAULT_PRODUCER = "RestProducer"
 MAX_DELAY_MS = 1 << 62
@@ -74,13 +73,17 @@ Answer = Position | BrokerError
 
 
 class RestProduceRoutes:
-    """Remembers the next partition."""
+    """Selects partitions round robin."""
 
     def __init__(self) -> None:
         self._turns = count()
 
     def routes(self) -> list[Route]:
-        answers = {401: "The role may not produce there", 404: "No such topic", 400: "Not a body of messages"}
+        answers = {
+            401: "The role may not produce to the topic",
+            404: "The topic does not exist",
+            400: "The body is not a valid list of messages",
+        }
         return [
             route("POST", TOPIC, self.publish, body=RestMessages, answers=answers),
             route(
@@ -89,7 +92,7 @@ class RestProduceRoutes:
         ]
 
     async def publish(self, call: Call) -> Response:
-        """Publish messages; those of a partitioned topic by their keys, those without a key to one partition after the other."""
+        """Publish messages. On a partitioned topic, messages with a key go to its partition, others round robin."""
         name = call.topic_name()
         call.require_produce(name)
         partitioned = call.broker.partitioned.get(name)
@@ -142,7 +145,7 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield to the event loop regularly."""
+    """Yield items, and yield to the event loop after every MESSAGES_PER_TURN."""
     for index, item in enumerate(items):
         if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -150,7 +153,7 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def _topic(call: Call, name: TopicName) -> TopicBase:
-    """Return a topic that accepts messages. A missing partition is created; other topics must exist."""
+    """Load a topic for publishing. A missing partition is created; other topics must exist."""
     is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
     topic = await call.broker.topics.any(name, may_create=is_partition)
     if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
@@ -161,7 +164,7 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
 
 
 async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
-    """Return the functions that create entries. The schema is registered like that of a producer, with the same errors."""
+    """Return the functions that encode entries. The schema is registered like a producer's, with the same errors."""
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
@@ -173,13 +176,13 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
     if request.keySchema:
         schema = key_value_schema(schema_of(request.keySchema), schema)
     version = b""
-    for topic in topics:  # all of one partitioned topic, which has one schema
+    for topic in topics:  # partitions of one topic share its schema
         version = await producer_schema_version(topic, schema if schema.type is not SchemaType.NONE else None)
     return _Making(producer_name, schema, version)
 
 
 class _Making:
-    """Creates entries of the messages of one request."""
+    """Encodes the messages of one request."""
 
     def __init__(self, producer_name: str, schema: SchemaData, version: bytes) -> None:
         self._producer_name = producer_name
@@ -195,7 +198,6 @@ class _Making:
         return version_from_bytes(self._version) if self._version else 0
 
     def entry(self, message: RestMessage, now_ms: int) -> bytes:
-        """Raises AdminError 400 for values that cannot be stored."""
         sequence_id = whole_number(message.sequenceId, "sequenceId")
         event_time_ms = whole_number(message.eventTime, "eventTime")
         deliver_at_ms = whole_number(message.deliverAt, "deliverAt")

@@ -1,6 +1,6 @@
-"""Messages in the body of REST requests, and their stored form: text according to the type of a schema.
+"""Messages in REST bodies, and their stored form: text converted according to the schema type. Pure.
 
-Pure. Invariant: the stored message is the one that a client with the same schema would have sent.
+Invariant: the stored message equals that of a client with the same schema.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -17,14 +17,14 @@ from pybroker.schema.key_value import join_key_value
 from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 DEFAULT_SCHEMA = SchemaData(SchemaType.STRING, b"", {"__charset": "UTF-8"})
-"""The schema of messages without one."""
+"""Schema of messages that name none."""
 
 
 MAX_DIGITS = 64
 
 
 class RestMessage(msgspec.Struct):
-    """One message. Times are milliseconds since 1970, 0 for none; numbers may be written as text."""
+    """One message. Times are Unix milliseconds, 0 for none; numbers may be strings."""
 
     payload: str
     key: str = ""
@@ -37,7 +37,7 @@ class RestMessage(msgspec.Struct):
 
 
 class RestMessages(msgspec.Struct):
-    """The body. A schema is the JSON of a SchemaInfo as text."""
+    """The body. A schema is the JSON of a SchemaInfo, as a string."""
 
     messages: list[RestMessage]
     producerName: str = ""
@@ -47,7 +47,7 @@ class RestMessages(msgspec.Struct):
 
 
 class PublishResult(msgspec.Struct, omit_defaults=True):
-    """The result of one message: its position, or the partition that refused it and the reason."""
+    """The result of one message: its position, or its partition and the error."""
 
     messageId: str
     errorCode: int
@@ -56,7 +56,7 @@ class PublishResult(msgspec.Struct, omit_defaults=True):
 
 
 class PublishResults(msgspec.Struct):
-    """The answer."""
+    """The response."""
 
     messagePublishResults: list[PublishResult]
     schemaVersion: int
@@ -69,18 +69,18 @@ class _SchemaInfo(msgspec.Struct):
 
 
 def whole_number(value: int | str, name: str) -> int:
-    """Raises AdminError 400 unless the value is a whole number from 0 to 2^63 - 1."""
+    """Return an integer from 0 to 2^63 - 1. Raises AdminError 400 otherwise."""
     try:
         number = int(value) if isinstance(value, int) or len(value) < MAX_DIGITS else -1
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: expected a whole number, 0 or more")
+        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: expected an integer, 0 or more")
     return number
 
 
 def schema_of(text: str) -> SchemaData:
-    """Raises AdminError 400."""
+    """Parse a schema. Raises AdminError 400."""
     if not text:
         return DEFAULT_SCHEMA
     try:
@@ -88,19 +88,18 @@ def schema_of(text: str) -> SchemaData:
         data = _definition(info)
         schema = SchemaData(schema_type_named(info.type), data, dict(info.properties or {}))
     except (msgspec.DecodeError, RecursionError, InvalidSchema, ValueError) as error:
-        raise AdminError(400, f"a schema is not the JSON of a SchemaInfo: {error}") from error
+        raise AdminError(400, f"the schema is not the JSON of a SchemaInfo: {error}") from error
     if schema.type is SchemaType.STRING and not schema.properties:
         return DEFAULT_SCHEMA
     return schema
 
 
 def _definition(info: _SchemaInfo) -> bytes:
-    """Decode the definition, which the JSON of SchemaInfo has in base64."""
     return b64decode(info.schema or "", validate=True)
 
 
 def key_value_schema(key: SchemaData, value: SchemaData) -> SchemaData:
-    """Return the schema of messages whose key has its own schema: the key is stored beside the value."""
+    """Return the KEY_VALUE schema of messages whose key has a schema. The key is stored separately."""
     properties = {"kv.encoding.type": "SEPARATED"}
     for side, schema in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = ""
@@ -113,7 +112,7 @@ Encoder = Callable[[str], bytes]
 
 
 def encoder(schema: SchemaData) -> Encoder:
-    """Return the conversion from text to a payload of `schema`. Raises AdminError 400 for types without a text form."""
+    """Return the conversion from text to a payload. Raises AdminError 400 for types without a text form."""
     try:
         return _ENCODERS[schema.type]
     except KeyError:
@@ -124,15 +123,14 @@ def encoder(schema: SchemaData) -> Encoder:
 
 
 def encoded(encode: Encoder, text: str, what: str) -> bytes:
-    """Raises AdminError 400 when `text` is not of the schema's type."""
+    """Convert `text`. Raises AdminError 400 if it does not match the schema."""
     try:
         return encode(text)
     except (ValueError, struct.error, OverflowError, RecursionError) as error:
-        raise AdminError(400, f"a {what} is not of its schema: {error}") from error
+        raise AdminError(400, f"a {what} does not match its schema: {error}") from error
 
 
 def encoded_key(encode: Encoder, key: str) -> str:
-    """Return a key with its own schema, as in metadata."""
     return b64encode(encoded(encode, key, "key")).decode()
 
 
@@ -164,7 +162,7 @@ _ENCODERS: dict[SchemaType, Encoder] = {
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """Return the partition that a Java client with its defaults selects."""
+    """Return the partition that a Java client selects by default."""
     units = memoryview(key.encode("utf-16-be", errors="surrogatepass")).cast("B")
     key_hash = 0
     for index in range(0, len(units), 2):

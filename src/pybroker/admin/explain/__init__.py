@@ -1,1 +1,1 @@
-"""`.../explain`: the findings of `broker/explain` over REST. Begin at `explain_routes.py`."""
+"""`.../explain`: findings of `broker/explain` over REST. Start with `explain_routes.py`."""

@@ -1,6 +1,6 @@
-"""`.../explain`: the reasons why messages of a topic or of a subscription wait, as findings with evidence and with calls that help.
+"""`.../explain`: why messages of a topic or subscription wait, as findings with evidence and suggested calls.
 
-Reads change nothing. Expensive work is done in slices, and evidence is bounded: it contains the number of omitted items.
+Reads change nothing. Expensive work runs in time slices. Evidence is limited and contains the number of omitted items.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
-from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
-from pybroker.admin.inspection.asked import CONSUMER, KEY, key_of
+from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, consumer_json, key_json, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.producers import explain_producer, producer_subject
@@ -34,6 +33,8 @@ from pybroker.broker.explain.subscriptions import (
 )
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
 from pybroker.broker.explain.topics import throttled_by_other_topics
+from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
+from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 from pybroker.broker.topic.backlog_quota import exceeded_if_known
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, ServiceNotReady, SubscriptionNotFound
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 MAX_SUBSCRIPTIONS = 1000
-"""How many subscriptions of a topic are listed."""
+"""Maximum number of listed subscriptions of a topic."""
 MESSAGE_ID = Query("messageId", "one message: ledger:entry, or ledger:entry:batchIndex")
-PRODUCER = Query("producer", "one producer, by its name, whether it is connected or not")
+PRODUCER = Query("producer", "one producer by name, connected or not")
 
 
 def routes() -> list[Route]:
@@ -59,16 +60,15 @@ def routes() -> list[Route]:
 
 
 async def explain_one(call: Call) -> Response:
-    """Explain why messages of a subscription wait; an empty list of findings without a problem.
+    """Explain why messages of a subscription wait. Without a problem, the list of findings is empty.
 
-    With `key` (or `keyBase64`) the reasons that block messages of that key, with `consumer` those of that consumer, with
-    `messageId` the state of that message.
+    `key` (or `keyBase64`) selects messages of that key, `consumer` those of that consumer, `messageId` one message.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
     message_id, key, consumer = call.query("messageId"), key_of(call), call.query("consumer")
     if sum(each is not None for each in (message_id, key, consumer)) > 1:
-        raise AdminError(412, "Several of key, messageId and consumer were given: ask about one of them")
+        raise AdminError(412, "The query can contain only one of key, messageId and consumer")
     topic = await topic_at_hand(call)
     if isinstance(topic, list):
         return answer(call, _unseen_subject(message_id, key, consumer), topic)
@@ -96,7 +96,7 @@ async def explain_one(call: Call) -> Response:
 
 
 def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | None) -> dict[str, Any]:
-    """Return the subject of a request for a topic that is not available."""
+    """Return the subject of a request for a topic that is not loaded."""
     if message_id is not None:
         return _message_subject(message_id)
     if key is not None:
@@ -106,9 +106,7 @@ def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | N
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
     if not isinstance(subscription, Subscription):
-        raise AdminError(
-            405, f"Topic {topic.name} stores no messages: only consumers that were connected received them"
-        )
+        raise AdminError(405, f"Topic {topic.name} stores no messages: only connected consumers received them")
     found = await message_reasons(call, persistent(topic), subscription, message_id)
     findings, more = list(found.findings), None
     if found.of_hash is not None:
@@ -132,12 +130,12 @@ async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
 
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
-    """Return the exceeded backlog quota. A backlog that cannot be measured now counts as not exceeded."""
+    """Return the exceeded backlog quota. A backlog that cannot be measured counts as not exceeded."""
     return await exceeded_if_known(topic) if isinstance(topic, Topic) else None
 
 
 async def explain_topic(call: Call) -> Response:
-    """Explain why messages of a topic wait: findings of the topic itself, and a summary of all its subscriptions."""
+    """Explain why messages of a topic wait: findings of the topic, and a summary of each subscription."""
     call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
     topic = await topic_at_hand(call)
@@ -163,9 +161,9 @@ async def explain_topic(call: Call) -> Response:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return summaries of the named subscriptions. Deleted ones are left out.
+    """Return summaries of the named subscriptions that still exist.
 
-    Yields after each subscription, because many take long, and within one, because a single one can take long.
+    Yields within and after each subscription, because they can take long.
     """
     listed: list[dict[str, Any]] = []
     for name in names:
@@ -185,15 +183,15 @@ def _findings(topic: TopicBase, subscription: SubscriptionBase) -> Steps:
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
-    """Findings of a topic or subscription that ended meanwhile are useless: 503 and 404."""
+    """Raise 503 or 404 if the topic or subscription was closed meanwhile, because findings are then outdated."""
     if topic.is_fenced:
-        raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again")
+        raise ServiceNotReady(f"Topic {topic.name} is being unloaded; retry")
     if subscription is not None and subscription.is_closed:
         raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
 
 
 def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:
-    """Return the answer for any subject; `more` has members of one kind of subject."""
+    """Return the response for any subject. `more` has members of one kind of subject."""
     document: dict[str, Any] = {"topic": str(call.topic_name())}
     if "subscription" in call.scope["path_params"]:
         document["subscription"] = call.name("subscription")
@@ -204,3 +202,34 @@ def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more:
         **more,
     }
     return json_with_nulls(document | {"headline": headline(document, findings)})
+
+
+def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
+    snapshot = subscription_snapshot(subscription)
+    return {
+        "kind": "subscription",
+        "type": snapshot.type_name,
+        "consumers": snapshot.consumer_count,
+        "backlogEntries": snapshot.backlog_entries,
+    }
+
+
+def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
+    """Return the consumer of a key, or None if the subscription ignores keys or has no consumers."""
+    key_order = subscription.key_order
+    if key_order is None or not subscription.consumers:
+        return None
+    return look_up(key_order, hash_of_key(key_order, key))
+
+
+def key_subject(key: bytes, at: HashOfKey | None) -> dict[str, Any]:
+    if at is None:
+        return {"kind": "key", **key_json(key), "hash": None}
+    return {
+        "kind": "key",
+        **key_json(key),
+        "hash": at.sticky_hash,
+        "consumer": consumer_json(at.owner),
+        "state": at.state,
+        "waitingEntries": at.listed,
+    }

@@ -1,4 +1,4 @@
-"""The headline of an explanation: the state of the subject, and since when. Pure."""
+"""The headline of an explanation: the state of its subject, and since when. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.model.findings import Finding
 
 
 def headline(document: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return `text` and `since` (milliseconds since 1970, None if unknown) for the document of any subject."""
+    """Return `text` and `since` (Unix milliseconds, None if unknown)."""
     waits = bool(document["waiting"])
     since = [each.since_ms for each in findings if each.waits and each.since_ms is not None]
     for each in document.get("subscriptions", ()):

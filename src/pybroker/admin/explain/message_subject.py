@@ -1,7 +1,6 @@
 """The state of one message: calls the rules, and reads the data that they request, one item at a time.
 
-An entry is only read if a rule requests it: from the cache, or in the queue of viewed messages with the memory for reads, and never
-for longer than `READ_TIMEOUT_S`.
+An entry is read only if a rule requests it, from the cache or with reserved memory, and for at most `READ_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from pybroker.model.txn_id import TxnId
 
 READ_TIMEOUT_S = 5.0
 MAX_LOOKS = 6
-"""The number of attempts: a topic that changes continuously is answered with its last state."""
+"""Maximum number of attempts. A topic that changes continuously is explained by its last state."""
 _MAX_NUMBER = (1 << 63) - 1
 
 
 def parsed_message_id(text: str) -> tuple[Position, int | None]:
-    """`ledger:entry`, `ledger:entry:batchIndex`, or, as clients print it, `ledger:entry:partition:batchIndex`, where a batch
-    index of -1 is that of a message in no batch. 400 for anything else.
+    """Parse `ledger:entry`, `ledger:entry:batchIndex`, or the form of clients, `ledger:entry:partition:batchIndex`, in
+    which batch index -1 means no batch. Raises AdminError 400 otherwise.
     """
     parts = text.split(":")
     if len(text) > 4 * MAX_DIGITS or not 2 <= len(parts) <= 4 or not all(_is_number(each) for each in parts):
@@ -49,7 +48,7 @@ def _is_number(text: str) -> bool:
 
 
 async def message_reasons(call: Call, topic: Topic, subscription: Subscription, text: str) -> Reasons:
-    """Return the findings of the rules. Raises AdminError 400 for an invalid id, 503 with too many viewers of messages."""
+    """Return the findings. Raises AdminError 400 for an invalid id, 503 if too many requests view messages."""
     position, batch_index = parsed_message_id(text)
     asked = MessageQuestion(topic, subscription, position, batch_index)
     asked.transaction_of = lambda txn: _transaction(call, txn)
@@ -75,7 +74,7 @@ def _transaction(call: Call, txn: TxnId) -> TransactionSeen | None:
 async def _entry(call: Call, topic: Topic, position: Position) -> StoredEntry:
     ledger = topic.ledger
     if not ledger.ledgers.has_entry(position):
-        return StoredEntry(None, problem="it is gone")
+        return StoredEntry(None, problem="it is deleted")
     run = ledger.read_cached(position, 1, 1)
     if run is None:
         await call.share.of_views(call.config.max_message_size)
@@ -89,12 +88,14 @@ async def _entry(call: Call, topic: Topic, position: Position) -> StoredEntry:
         except StoreError as error:
             return StoredEntry(None, problem=str(error))
     if run is None:
-        return StoredEntry(None, problem="it is gone")
+        return StoredEntry(None, problem="it is deleted")
     return StoredEntry(run.payloads[0], run.message_counts[0])
 
 
 async def _is_in_view(topic: Topic, position: Position) -> bool:
-    """Whether the compacted view has it; taken to be so where that cannot be read, for then delivery says why."""
+    """Return whether the compacted view contains the entry. An unreadable view counts as containing it, because
+    delivery then reports the reason.
+    """
     view, store = topic.ledger.compacted, topic.broker_context.ledgers.store
     if view is None:
         return True

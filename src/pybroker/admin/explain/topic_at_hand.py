@@ -1,7 +1,7 @@
-"""The topic of a call to explain: loaded as for any query, but without a long wait for one that is closing or loading.
+"""Loading of the topic to explain, with a short wait if it is being loaded or closed.
 
-A query about a blocked topic must not block. Invariants: the call is answered within `LOAD_WAIT_S`, whatever operation is in
-progress; a load that has begun continues without it.
+Explaining a blocked topic must not block: the call is answered within `LOAD_WAIT_S`. A started load continues in the
+background.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOAD_WAIT_S = 2.0
 
 
 async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
-    """Return the topic of the path, or the reasons why it is not available. 404 if it does not exist."""
+    """Return the topic of the path, or the findings why it is not available. Raises 404 if it does not exist."""
     name = call.topic_name()
     loaded = call.broker.loaded.get(name)
     findings = _findings(call, name)
@@ -33,7 +33,7 @@ async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
     except TimeoutError:
         if not wait.expired():
             raise
-        failure = f"that takes longer than {LOAD_WAIT_S:g} s"
+        failure = f"it takes longer than {LOAD_WAIT_S:g} s"
     except (StoreError, ServiceNotReady, TooManyRequests) as error:
         failure = str(error)
     return _findings(call, name) or _findings(call, name, failure)
@@ -42,5 +42,8 @@ async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
 def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:
     topics = call.broker.topics
     has_conflict = isinstance(loaded := call.broker.loaded.get(name), Topic) and loaded.ledger.document.is_fenced
-    found = Whereabouts(topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure)
+    session = call.broker.metadata_store.session_report
+    found = Whereabouts(
+        topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure, session
+    )
     return ordered(explain_unloaded(name, found, call.runtime.clock))

@@ -1,4 +1,4 @@
-"""HTTP below the routes: connections, request heads, limits, credentials, and the fault boundary around each request.
+"""HTTP below the routes: connections, request heads, limits, credentials, and the fault boundary of each request.
 
-Start with `application.py` (the life of a request), then `protocol.py` (the life of a connection).
+Start with `application.py` (requests), then `protocol.py` (connections).
 """

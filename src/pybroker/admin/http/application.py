@@ -1,8 +1,8 @@
-"""The life of a request: header limit, credentials, route, answer; and the fault boundary around it.
+"""Request processing: header limit, credentials, route, response, and the fault boundary.
 
-Invariants: for any exception of a handler, the caller receives one answer with Pulsar's status and `{"reason": ...}`,
-or a closed connection if the answer had begun. A bug is logged once; the caller does not see its stack trace. Only
-`/metrics`, health probes, and the console's files are served without credentials.
+Invariants: for any exception of a handler, the client receives one response with Pulsar's status and `{"reason": ...}`,
+or a closed connection if the response had begun. A bug is logged once; clients never see its stack trace. Only
+`/metrics`, health probes and the console's files need no credentials.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from starlette.types import Message, Receive, Scope, Send
 from pybroker.admin.calls.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
 from pybroker.admin.calls.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.http import audit
+from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
+from pybroker.auth import provider_names
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 from pybroker.runtime import logs
@@ -36,25 +38,25 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 WRITE_BYTES = 64 * 1024
-"""The part of an answer that is written at once; then the writer waits for the client."""
+"""Bytes written before the writer waits for the client."""
 METRICS_PATH = "/metrics"
 PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
-"""Probes have no credentials; Pulsar requires none at `/status.html`."""
+"""Probes send no credentials; Pulsar requires none for `/status.html`."""
 CONSOLE_PATHS = frozenset({"/console", "/docs"})
 CONSOLE_FILES = "/console/"
-"""Served without credentials, because these pages ask the user for them."""
+"""Served without credentials, because these pages request them from the user."""
 
 # Keys of `scope["state"]`, set by `protocol.py`.
 PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
-ANSWERED_KEY = "answered"  # called with the status of each answer
+ANSWERED_KEY = "answered"  # called with each response's status
 
-# The connection is closed, because otherwise the rest of the request would have to be read.
+# Close the connection; otherwise the rest of the request would have to be read.
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
 ANONYMOUS = Identity(None, "none", None)
 
-# A request by a proxy may name the server before the path.
+# A request through a proxy may contain the server's address.
 _ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
@@ -71,25 +73,28 @@ class Application:
         self.limits = HttpLimits(config, broker.runtime.memory)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
+        self._accepted_hosts = AcceptedHosts.of(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
+        assert scope["type"] == "http", "lifespan and WebSocket are disabled"
         started_ms = self._runtime.clock.monotonic_ms()
         share = Share(self.limits, _client_address(scope))
         answer = _Answer(scope, receive, send, share, self._runtime)
         try:
             scope[SHARE_KEY] = share
             try:
-                # Routes match the undecoded path: `%2F` in a name is no separator. A final slash is ignored.
+                # Routes match the raw path: `%2F` in a name is not a separator. A trailing slash is ignored.
                 path = _ABSOLUTE.sub("", scope["raw_path"].decode("ascii"))
                 scope["path"] = path.removesuffix("/") or "/"
-                scope["app"] = self  # makes the router raise 405 instead of answering it
+                scope["app"] = self  # makes the router raise for 405
                 if self._limit is not None:
                     self._limit.take(_client_address(scope), self._runtime.clock.monotonic_ms())
                 self._check_header_size(scope)
                 _check_site(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
+                if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
+                    self._accepted_hosts.check(Headers(scope=scope).get("host"))
                 authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
                 share.holder = authorization.holder(role, share.holder.name)
                 ASKING.set(share.holder)
@@ -106,9 +111,9 @@ class Application:
             answer.abort()
         finally:
             if audit.is_act(scope["method"], audit.route_path(scope)):
-                role = scope[IDENTITY_KEY].role  # the route is looked up after authentication
+                role = scope[IDENTITY_KEY].role  # authentication precedes routing
                 audit.write_down(scope, role, _client_address(scope), answer.status)
-            # Until the answer begins: a bulk read or the events of the console may take any time after it.
+            # Measure until the response starts: bulk reads and event streams may take any time after that.
             took_ms = (answer.started_ms or self._runtime.clock.monotonic_ms()) - started_ms
             self._runtime.slow_operations.took("http", took_ms, method=scope["method"], path=scope["path"])
             await share.close()
@@ -128,7 +133,7 @@ class Application:
         if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
-        # Clients that cannot set headers, such as a browser that opens a WebSocket, pass the token in the URL.
+        # Clients that cannot set headers pass the token in the URL.
         query_token = QueryParams(scope["query_string"]).get("token", "")
         authentication = self._broker.authentication
         method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
@@ -140,7 +145,7 @@ class Application:
         return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
-        """Return the answer for an exception of a handler; log unexpected ones."""
+        """Return the response for an exception. Unexpected exceptions are logged."""
         match error:
             case AdminError():
                 return _reason(error.status, error.reason, error.retry_after_s)
@@ -150,34 +155,35 @@ class Application:
                 return Response(str(error), status_code=400, media_type="text/plain")
             case StoreError():
                 logs.error("http.store_failed", method=scope["method"], path=scope["path"], error=str(error))
-                return _reason(error.told_as.http_status, f"The broker's store failed: {error}")
+                return _reason(error.told_as.http_status, f"The broker's storage failed: {error}")
             case HTTPException():
                 return Response(status_code=error.status_code, headers=error.headers)
             case _:
                 self._runtime.stats.bugs += 1
                 logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
-                return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
+                return _reason(500, f"Internal error: {type(error).__name__}; see http.failed in the broker's log")
 
 
 def _check_site(scope: Scope) -> None:
-    """Refuse changes that a page of another site makes in a browser, with the rights of the browser's user. Raises AdminError 403.
+    """Refuse changes by web pages of other sites, which would use the permissions of the browser's user. Raises
+    AdminError 403.
 
-    Browsers add the header to each request to a trustworthy address (HTTPS, or on the same machine), and pages cannot change
-    it. Other programs do not send it.
+    Browsers set this header in requests to trustworthy addresses (HTTPS or local), and pages cannot change it. Other
+    programs do not send it.
     """
     site = Headers(scope=scope).get("sec-fetch-site", "none")
     if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
         raise AdminError(
             403,
-            f"A web page of another site ({site}) may not change this broker: use its console, or a program without a browser",
+            f"Web pages of other sites ({site}) may not change this broker: use its console or a program without a browser",
         )
 
 
 class _Answer:
-    """The answer to one request, with a deadline for each write.
+    """The response to one request, with a deadline for each write.
 
-    Invariant: no answer begins while a body within the limit still arrives. The connection may be closed after the
-    answer, and bytes that arrive then would reset it, so that the client would never see the refusal.
+    Invariant: a response starts only after a body within the limit has arrived. Otherwise bytes that arrive after the
+    connection is closed could reset it before the client reads the response.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
@@ -186,7 +192,7 @@ class _Answer:
         self.started = False
         self.started_ms = 0.0
         self.status = 0
-        """0 until the answer begins."""
+        """0 until the response starts."""
         self._has_body_left = True
         self._is_head = scope["method"] == "HEAD"
         self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
@@ -249,7 +255,6 @@ class _Answer:
 
 
 def is_of_console(path: str) -> bool:
-    """Whether `path` is a file of the console, which contains nothing about this broker."""
     return path in CONSOLE_PATHS or (path.startswith(CONSOLE_FILES) and path.count("/") == 2)
 
 
@@ -259,7 +264,7 @@ def _client_address(scope: Scope) -> str:
 
 
 def _content_length(start: Message) -> int:
-    """Return the declared size; 0 for an answer that is generated while it is sent."""
+    """Return the declared size, or 0 if the response is generated while it is sent."""
     return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
 
 

@@ -1,8 +1,7 @@
-"""The audit log: one line of the logger `pybroker.audit` for each REST call that may change something, successful or
-refused.
+"""The audit log: one line of the logger `pybroker.audit` per REST call that can change something, successful or not.
 
-Invariant: a line contains no secret: no body, no header, and no token of the query. Published messages, leases of
-readers, and plans are not logged, because they are frequent.
+Invariant: a line contains no secret: no body, header or query token. Published messages, read leases and plans are not
+logged, because they are frequent.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SECRET = frozenset({"token"})
 
 
 def is_act(method: str, route_path: str) -> bool:
-    """Whether calls of the route are logged. `route_path` is empty for an unknown path."""
+    """Return whether calls of the route are logged. `route_path` is "" for an unknown path."""
     return method not in _LOOKING and route_path != "" and not route_path.startswith(_TRAFFIC)
 
 
@@ -42,6 +41,5 @@ def _outcome(status: int) -> str:
 
 
 def route_path(scope: Scope) -> str:
-    """Return the path template of the route; empty if no route has this path and method."""
     route = scope.get("route")
     return route.path if isinstance(route, Route) and scope["method"] in (route.methods or ()) else ""

@@ -1,9 +1,8 @@
-"""Sends parts of files by the kernel, in a thread.
+"""Sending of file parts with `sendfile`, in a thread.
 
 Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The
-thread has its own descriptor of the socket: after the connection is closed, it cannot write to another connection that
-reuses the number of the old descriptor.
-docs/contributing/benchmarks.md has the comparison with copies through the event loop.
+thread has a duplicate of the socket's descriptor, so that it never writes to another connection that reuses the number
+of a closed one. docs/contributing/benchmarks.md compares this with copies through the event loop.
 """
 
 from __future__ import annotations
@@ -25,16 +24,13 @@ if TYPE_CHECKING:
     from pybroker.ledgers.ledger_store import LedgerFile
 
 FILE_SENDER_KEY = "file_sender"
-"""Key in `scope["state"]`; absent for TLS."""
+"""Key in `scope["state"]`; absent with TLS."""
 _DRAIN_STEP_S = 0.005
 _POLL_MS = 200
 
 
 class _Sent:
-    """Stand-in for body bytes that were already sent to the socket.
-
-    h11 uses only its length, to check Content-Length.
-    """
+    """Represents body bytes that were already sent. h11 uses only its length, to check Content-Length."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -44,7 +40,7 @@ class _Sent:
 
 
 class FileSender:
-    """Sends parts of files as bodies of one connection's responses. Owned by the connection."""
+    """Sends parts of files as response bodies of one connection. Owned by the connection."""
 
     def __init__(self, transport: asyncio.Transport, connection: h11.Connection) -> None:
         self._transport = transport
@@ -52,7 +48,7 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """Yield the socket when earlier writes are complete. Raises ClientGone."""
+        """Yield the socket after earlier writes are complete. Raises ClientGone."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._transport.get_write_buffer_size() and not self._transport.is_closing():  # noqa: ASYNC110
@@ -68,27 +64,27 @@ class FileSender:
             writer.release()
 
     def sent(self, size_bytes: int) -> None:
-        """Report to h11 that `size_bytes` of the response body were sent. Raises ClientGone."""
+        """Report to h11 that `size_bytes` of the body were sent. Raises ClientGone."""
         if self._transport.is_closing():
             raise ClientGone
         self._connection.send_with_data_passthrough(h11.Data(data=_Sent(size_bytes)))  # type: ignore[arg-type]
 
 
 class SocketWriter:
-    """A descriptor that a thread writes to. `send` runs in the thread, `release` on the event loop.
+    """A socket descriptor that a thread writes to. `send` runs in the thread, `release` on the event loop.
 
-    Invariant: the descriptor is closed once, by the call that ends last, so never while the thread uses it.
+    Invariant: the later of the two closes the descriptor, once, so never while the thread uses it.
     """
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._timeout_ms = timeout_s * 1000
-        self._lock = threading.Lock()  # for the two flags; no code waits under it
+        self._lock = threading.Lock()  # for the flags; never waits
         self._is_busy = False
         self._released = threading.Event()
 
     def send(self, offset: int, length: int, file: LedgerFile) -> None:
-        """Send a part of `file`. Raises ClientGone when the client has disconnected, or has read nothing for the timeout."""
+        """Send a part of `file`. Raises ClientGone if the client has disconnected, or has not read for the timeout."""
         with self._lock:
             if self._released.is_set():
                 raise ClientGone
@@ -104,7 +100,7 @@ class SocketWriter:
                     self._socket.close()
 
     def release(self) -> None:
-        """End a thread whose request was cancelled, and close the descriptor."""
+        """Stop the thread of a cancelled request, and close the descriptor."""
         with self._lock:
             self._released.set()
             if not self._is_busy:
@@ -113,7 +109,7 @@ class SocketWriter:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the client was faster
+                pass  # already disconnected
 
     def _send(self, offset: int, length: int, file: LedgerFile) -> None:
         poll = select.poll()
@@ -128,5 +124,5 @@ class SocketWriter:
                     raise ClientGone from None
                 continue
             if not count:
-                raise ClientGone  # the file was truncated; the client sees that the answer is, too
+                raise ClientGone  # a truncated file; the client detects the missing bytes
             offset, length, waited_ms = offset + count, length - count, 0

@@ -1,8 +1,8 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-Adds: limits on connections, in total and for each address; a deadline for the head of a request (uvicorn's only timer
-runs while no data arrive); the end of connections that do not read; a limit of reads in each event loop iteration; the
-client's certificate in the scope.
+It adds connection limits (total and per address), a deadline for request heads, which uvicorn does not enforce while
+data arrives, the end of connections that do not read, a limit of reads per event loop iteration, and the client
+certificate.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pybroker.auth.server_tls import peer_certificate
 from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
-"""The maximum read of one connection in an event loop iteration."""
+"""Bytes read from a connection per event loop iteration."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Writers wait while more is unsent."""
+"""Unsent bytes above which writers wait."""
 
 # uvicorn logs client errors, which the client receives anyway.
 _silent = logging.getLogger("pybroker.uvicorn")
@@ -36,7 +36,7 @@ _silent.propagate = False
 
 
 class Connections(ServerState):
-    """The open connections and the requests in progress.
+    """The open connections and running requests.
 
     Invariant: `all_closed` is set exactly when no connection is open.
     """
@@ -52,14 +52,13 @@ class Connections(ServerState):
         self.receive_buffer = memoryview(bytearray(READ_BYTES))
 
     def close_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close connections whose clients have read nothing of an answer for `longest_s`."""
         for connection in list(self.connections):
             if isinstance(connection, HttpProtocol):
                 connection.close_if_stalled(now_s, longest_s)
 
 
 class HttpProtocol(H11Protocol):
-    """Owned by `Connections` while it is open."""
+    """Owned by `Connections` while open."""
 
     def __init__(self, config: Config, connections: Connections) -> None:
         super().__init__(config, connections, {}, asyncio.get_running_loop())
@@ -69,7 +68,7 @@ class HttpProtocol(H11Protocol):
         self.conn = StrictConnection(config.h11_max_incomplete_event_size)
         self._all = connections
         self._head_timer: asyncio.TimerHandle | None = None
-        self._owed_bytes = 0  # unsent bytes at the last check
+        self._owed_bytes = 0  # unsent at the last check
         self._owed_since_s = 0.0
         self._is_served = False
 
@@ -77,7 +76,7 @@ class HttpProtocol(H11Protocol):
         super().connection_made(transport)
         self._all.all_closed.clear()
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        # uvicorn copies this state into the scope of each request.
+        # uvicorn copies this state into each request's scope.
         ssl_object = transport.get_extra_info("ssl_object")
         certificate = peer_certificate(ssl_object) if ssl_object is not None else None
         self.app_state: dict[str, Any] = {
@@ -96,7 +95,7 @@ class HttpProtocol(H11Protocol):
         self._start_head_timer()
 
     def refuse(self) -> None:
-        """Answer 503 and close, because the limit is reached or the connection was displaced."""
+        """Send 503 and close: the limit is reached, or a newer connection displaced this one."""
         self._all.refused += 1
         if not self.transport.is_closing():
             self.transport.write(
@@ -115,7 +114,7 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Outside of a request, bytes are the next head, or the rest of a body that is not read: both must end.
+        # Outside of a request, these bytes are the next head or an unread body. Both have a deadline.
         if self.cycle is None or self.cycle.response_complete:
             self._start_head_timer()
         else:
@@ -131,7 +130,7 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close a connection that does not read. While an answer is generated, its writer has a deadline."""
+        """Close a connection that does not read. While a response is generated, its writer has the deadline."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
         if not owed_bytes or is_answering or owed_bytes != self._owed_bytes:
@@ -145,7 +144,7 @@ class HttpProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         reason = http.HTTPStatus(status).phrase
-        # h11 refuses to build an answer if a request is malformed during another answer.
+        # h11 cannot create a response if the malformed request arrived during another response.
         self.transport.write(f"HTTP/1.1 {status} {reason}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
         self.transport.close()
 
@@ -160,9 +159,9 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Limits the reads of a connection in an event loop iteration.
+    """Limits a connection's reads per event loop iteration.
 
-    A separate class, because the event loop reads without limit for uvicorn's protocol class.
+    A separate class, because the event loop reads without limit for uvicorn's class.
     """
 
     def __init__(self, config: Config, connections: Connections) -> None:
@@ -183,7 +182,7 @@ class Reader(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if nbytes == READ_BYTES and not self._transport.is_closing():
-            # The loop would go on reading this connection before others.
+            # Pause, or the event loop would continue with this connection.
             self._transport.pause_reading()
             self._connection.loop.call_soon(self._read_on)
         self._connection.data_received(bytes(self._buffer[:nbytes]))

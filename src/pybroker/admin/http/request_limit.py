@@ -1,7 +1,6 @@
-"""The limit of requests per second of one client address (`httpRequestsLimitEnabled`).
+"""Requests per second per client address (`httpRequestsLimitEnabled`).
 
-Invariant: at most MAX_CLIENTS are remembered; the least recently active one is removed, and starts with a full
-allowance again.
+At most MAX_CLIENTS are remembered. The least recently active one is removed, which restores its full allowance.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ MAX_CLIENTS = 10_000
 
 
 class RequestLimit:
-    """The caller passes the time, monotonic milliseconds."""
+    """The caller passes monotonic milliseconds."""
 
     def __init__(self, max_per_second: float) -> None:
         assert max_per_second > 0
         self._max_per_second = max_per_second
-        # Whole requests in whole milliseconds: half a request a second is one in two seconds.
+        # Integer units and milliseconds: 0.5 requests per second are one in two seconds.
         self._units = max(1, int(max_per_second))
         self._period_ms = max(1, round(1000 * self._units / max_per_second))
         self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, address: str, now_ms: float) -> None:
         """Count one request. Raises AdminError 429."""
-        # Reinserted, so that the dictionary has the order of the last requests.
+        # Reinsert, so that the dictionary is ordered by last request.
         bucket = self._buckets.pop(address, None) or TokenBucket(self._units, self._period_ms, now_ms)
         if len(self._buckets) >= MAX_CLIENTS:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[address] = bucket
         if bucket.available(now_ms) < 1:
-            raise AdminError(429, f"More than {self._max_per_second:g} requests a second (httpRequestsMaxPerSecond)")
+            raise AdminError(429, f"More than {self._max_per_second:g} requests per second (httpRequestsMaxPerSecond)")
         bucket.spend(1)

@@ -1,6 +1,6 @@
-"""The routes that a path can match, found segment by segment in a tree.
+"""A tree of path segments that finds the routes of a path.
 
-Otherwise each of some hundred routes would search the whole path, which can be 8 KiB long.
+Without it, each of some hundred routes would match the whole path, which can have 8 KiB.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 _REST = "{rest:path}"
-"""The one parameter that matches several segments. No segment follows it."""
+"""The only parameter that matches several segments; no segment follows it."""
 
 
 class _Node:
-    """The routes with the path from the root to this node as first segments."""
+    """The routes that share the path from the root to this node."""
 
     __slots__ = ("ends", "fixed", "open_ends", "parameter")
 
@@ -24,7 +24,7 @@ class _Node:
         self.parameter: _Node | None = None
         self.ends: list[int] = []
         self.open_ends: list[int] = []
-        """Routes with a last parameter that matches all further segments."""
+        """Routes whose last parameter matches all further segments."""
 
     def child(self, segment: str) -> _Node:
         if "{" not in segment:
@@ -35,10 +35,10 @@ class _Node:
 
 
 class RouteTable:
-    """All routes, in their order. Immutable.
+    """All routes in order. Immutable.
 
-    Invariant: there is one router for each set of routes that some path can match; the number of sets is below the
-    square of the number of routes.
+    Invariant: there is one router per set of routes that some path can match, fewer than the square of the number of
+    routes.
     """
 
     def __init__(self, routes: Sequence[BaseRoute], default: ASGIApp) -> None:
@@ -58,7 +58,7 @@ class RouteTable:
             (node.open_ends if is_open else node.ends).append(index)
 
     def router(self, path: str) -> Router:
-        """Return the router of the matching routes. It asks them in their order, and the first match wins."""
+        """Return a router of the possible routes. It tries them in order."""
         found = tuple(sorted(self.candidates(path)))
         router = self._routers.get(found)
         if router is None:
@@ -67,7 +67,7 @@ class RouteTable:
         return router
 
     def candidates(self, path: str) -> list[int]:
-        """Return the indexes, unordered, of all matching routes and few others."""
+        """Return the indexes of all matching routes, and possibly a few others, unordered."""
         nodes, found = [self._root], []
         for segment in path.split("/"):
             reached = []

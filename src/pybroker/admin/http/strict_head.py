@@ -1,7 +1,7 @@
-"""Strict parsing of HTTP requests, so that no two parsers read different requests (request smuggling).
+"""Strict parsing of HTTP requests, to prevent request smuggling.
 
-Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer
-coding, is refused; so is a body of chunks so small that reading them costs many times their bytes.
+It refuses a head with a line that does not end in CR LF, with a folded header, or with both length and transfer coding;
+and a body whose chunks are so small that parsing them costs many times their bytes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import h11
 
 FREE_CHUNKS = 256
 SMALLEST_CHUNK_BYTES = 64
-"""The minimum average chunk size with its framing, beyond the first `FREE_CHUNKS`."""
+"""Minimum average chunk size including framing, beyond the first `FREE_CHUNKS`."""
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _END = b"\r\n\r\n"
 
 
 class StrictConnection(h11.Connection):
-    """Checks bytes that h11 has not parsed yet (`trailing_data`), because its events do not show how lines ended. After
-    the first violation, each call of `next_event` raises RemoteProtocolError.
+    """Checks bytes before h11 parses them (`trailing_data`), because h11's events do not show line ends. After a
+    violation, `next_event` always raises RemoteProtocolError.
     """
 
     def __init__(self, max_head_bytes: int) -> None:
@@ -30,10 +30,9 @@ class StrictConnection(h11.Connection):
         self._is_chunked = False
         self._chunks = 0
         self._chunk_bytes = 0
-        self._framing = b""  # parsed since the last data of the chunked body
+        self._framing = b""  # chunk framing since the last data
 
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
-        """Raises RemoteProtocolError."""
         if self._violation:
             raise h11.RemoteProtocolError(self._violation)
         if self._is_chunked and self.their_state is h11.SEND_BODY:
@@ -73,7 +72,7 @@ class StrictConnection(h11.Connection):
         after, _ = self.trailing_data
         self._framing += before[: len(before) - len(after)]
         if isinstance(event, h11.Data):
-            self._chunks += event.chunk_end  # h11 sets no `chunk_start` if the data arrive later than the size
+            self._chunks += event.chunk_end  # h11 sets no `chunk_start` if data arrives after the size
             self._chunk_bytes += len(self._framing)
             self._framing = b""
             if self._chunks > FREE_CHUNKS and self._chunk_bytes < self._chunks * SMALLEST_CHUNK_BYTES:

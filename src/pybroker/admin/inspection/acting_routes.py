@@ -1,6 +1,6 @@
-"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: operations on one message, one consumer, or one producer.
+"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: operations on one message, consumer, or producer.
 
-Each call is written to the audit log (`http/audit.py`).
+The audit log contains each call (`http/audit.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 MESSAGE = SUBSCRIPTION + "/message/{ledger_id}/{entry_id}"
-CONSUMER_ID = Query("consumerId", "one of several consumers of that name", int)
+CONSUMER_ID = Query("consumerId", "id of one consumer, if several have this name", int)
 
 
 def routes() -> list[Route]:
@@ -43,14 +43,15 @@ def routes() -> list[Route]:
 
 
 async def acknowledge(call: Call) -> Response:
-    """Acknowledge one entry, or with `batchIndex` one message of the batch in it; durable when it is answered.
+    """Acknowledge one entry, or with `batchIndex` one message of its batch. It is durable when this returns.
 
-    A consumer that has received it keeps it, and may acknowledge it as well. 409 for a pending transaction ack.
+    A consumer that has received it may still process and acknowledge it. 409 if an open transaction has acknowledged
+    it.
     """
     require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
     if batch_index is not None:
-        # before the subscription's lock: its holder must not wait for memory of others
+        # Reserve memory before taking the lock: a lock holder must not wait for memory of others.
         await call.share.of_views(call.config.max_message_size)
 
     async def act(subscription: Subscription) -> None:
@@ -61,8 +62,8 @@ async def acknowledge(call: Call) -> Response:
 
 
 async def redeliver(call: Call) -> Response:
-    """Take one entry from its consumer and send it again now, to the consumer that the dispatcher chooses; all chunks of a large
-    message.
+    """Take one entry from its consumer and redeliver it now, to a consumer that the dispatcher selects. All chunks of a
+    large message are redelivered.
 
     409 if no consumer has it, 412 for Exclusive and Failover. The previous consumer may still process it.
     """
@@ -71,12 +72,12 @@ async def redeliver(call: Call) -> Response:
     async def act(subscription: Subscription) -> None:
         single_messages.redeliver(subscription, position)
 
-    await on_message(call, "Sending a message again", act)
+    await on_message(call, "Redelivering a message", act)
     return no_content()
 
 
 async def disconnect_consumer(call: Call) -> Response:
-    """Close the consumers of that name, or the one of them with `consumerId`: their messages are redelivered to others. Clients
+    """Close the consumers of a name, or one of them with `consumerId`. Their messages are redelivered. Clients
     reconnect.
     """
     subscription_name, name = call.name("subscription"), call.name("consumer")
@@ -97,7 +98,7 @@ async def disconnect_consumer(call: Call) -> Response:
 
 
 async def disconnect_producer(call: Call) -> Response:
-    """Close the producer of that name. Its client looks the topic up again and reconnects."""
+    """Close the producer of a name. Its client reconnects."""
     call.require_topic_admin(call.topic_name())
     name = call.name("producer")
     topic = await existing_any_topic(call)
@@ -109,7 +110,7 @@ async def disconnect_producer(call: Call) -> Response:
 
 
 async def on_message(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on a message of the subscription of the path, under its lock, of a topic that is not partitioned."""
+    """Act on the subscription of the path, under its lock. The topic must not be partitioned."""
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

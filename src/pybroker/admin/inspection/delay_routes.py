@@ -14,7 +14,7 @@ from pybroker.admin.calls.existing import require_persistent_subscription, while
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
-from pybroker.admin.inspection.asked import PAGE, after_of, key_json, page_limit, single_subscription
+from pybroker.admin.inspection.common_parameters import PAGE, after_of, key_json, page_limit, single_subscription
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.page_entries import ReadEntry, read_entries
@@ -28,7 +28,7 @@ _CURSOR = "delayed"
 
 
 class Delay(msgspec.Struct):
-    """When a message is to be delivered, in milliseconds since 1970."""
+    """The delivery time of a message, in Unix milliseconds."""
 
     deliverAt: int  # noqa: N815
 
@@ -42,16 +42,16 @@ def routes() -> list[Route]:
 
 
 async def delayed(call: Call) -> Response:
-    """List delayed messages by position, `limit` per page; `after` is `next` of the previous page. `changed`: the due time was set
-    by an administrator.
+    """List delayed messages by position, `limit` per page; `after` is `next` of the previous page. `changed`: an
+    administrator has set the delivery time.
     """
     subscription = await single_subscription(call, "Listing delayed messages")
     limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "No consumer has used the subscription since its topic was loaded: its delayed messages are "
-            "unknown. Connect a consumer first",
+            "The delayed messages are unknown, because no consumer has connected since the topic was loaded. "
+            "Connect a consumer first",
         )
     if subscription.individual is None:
         raise AdminError(
@@ -88,15 +88,17 @@ def _message(subscription: Subscription, read: ReadEntry) -> dict[str, Any]:
 
 
 async def deliver_at(call: Call) -> Response:
-    """Put a message off, or bring it forward, until `deliverAt`; a time that is past is now. It is kept over restarts.
+    """Delay a message until `deliverAt`, or deliver it earlier. A past time means now. The change persists over
+    restarts.
 
-    Shared and Key_Shared only (412). 409 when it is acknowledged or a consumer holds it; 429 beyond 10,000 of a subscription.
+    Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 above 10,000 changed messages
+    of a subscription.
     """
     require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
     delay = await call.optional_json(Delay)
     if delay is None:
-        raise BadBody('{"deliverAt": milliseconds} is needed')
+        raise BadBody('the request needs a body {"deliverAt": milliseconds}')
 
     async def act(subscription: Subscription) -> None:
         await single_messages.deliver_at(subscription, position, delay.deliverAt)
@@ -106,7 +108,7 @@ async def deliver_at(call: Call) -> Response:
 
 
 async def deliver_now(call: Call) -> Response:
-    """Deliver a delayed message now. 409 for one that is not delayed."""
+    """Deliver a delayed message now. 409 if it is not delayed."""
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
 
     async def act(subscription: Subscription) -> None:

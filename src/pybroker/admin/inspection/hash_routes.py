@@ -12,7 +12,7 @@ from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import (
+from pybroker.admin.inspection.common_parameters import (
     KEY,
     PAGE,
     after_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DRAINING, _WAITING = "draining", "waiting"
 MAX_KEYS_SHOWN = 10
-"""Shown keys that share a hash."""
+"""Maximum number of keys shown per hash."""
 QUICK_BYTES = 64 * 1024
 
 
@@ -51,10 +51,11 @@ def routes() -> list[Route]:
 
 
 async def hash_of(call: Call) -> Response:
-    """Return the consumer of a key: its hash, the range and the consumer of that hash, and whether the hash drains or waits.
+    """Return the hash of a key, with its range, consumer and state.
 
-    `key` as text, or `keyBase64`. `state` is `owned`; `draining` while its previous consumer has unacknowledged messages of it;
-    `waiting` while messages of it wait for its consumer; `unowned` without a consumer.
+    The key is `key` as text, or `keyBase64`. `state` is `draining` while the previous consumer has unacknowledged
+    messages of the hash, `waiting` while its messages wait for the consumer, `unowned` without a consumer, otherwise
+    `owned`.
     """
     subscription = await single_subscription(call, "Looking up a hash")
     key = required_key(call)
@@ -84,8 +85,8 @@ async def hash_of(call: Call) -> Response:
 
 
 async def draining_hashes(call: Call) -> Response:
-    """List hashes that moved to another consumer while the previous one has unacknowledged messages of them: their keys, both
-    consumers, the time, and the first messages to acknowledge.
+    """List draining hashes: keys, both consumers, start time, and the first messages that the previous consumer must
+    acknowledge.
     """
     subscription = await single_subscription(call, "Listing draining hashes")
     limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
@@ -129,7 +130,7 @@ def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dic
 
 
 async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
-    """Return the keys of these entries: the ordering key or key of the entry, and further keys of messages in a batch."""
+    """Return the keys of entries: ordering key or key, and further keys of messages in a batch."""
     config = subscription.runtime.config
     found: dict[Position, list[bytes]] = {}
     count = 0
@@ -140,9 +141,7 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
         if count % 20 == 0:
             await asyncio.sleep(0)
         if is_slow_to_open(read.payload, QUICK_BYTES):
-            found[read.position] = [
-                sticky_key(read.payload)
-            ]  # all messages have the same key if the producer batches by key
+            found[read.position] = [sticky_key(read.payload)]  # a producer that batches by key uses one key
             continue
         view = entry_view(read.payload, None, config.max_message_size)
         keys = [message.key for message in view.messages if message.key is not None]
@@ -151,7 +150,7 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
 
 
 async def waiting(call: Call) -> Response:
-    """List hashes with waiting messages, by hash: their consumer, count, and time. `lookAhead` of stats shows ten of them."""
+    """List hashes with waiting messages: consumer, count and time. `lookAhead` in stats shows ten of them."""
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     key_order = key_order_of(subscription, "waiting hashes")

@@ -1,4 +1,4 @@
-"""`.../ackHoles`: gaps between acknowledgements, and the ledgers that they keep on disk."""
+"""`.../ackHoles`: gaps in acknowledgements, and the ledgers that they retain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_topic, while_served
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
+from pybroker.admin.inspection.common_parameters import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
 from pybroker.errors import DamagedEntries
 
@@ -21,13 +21,13 @@ def routes() -> list[Route]:
 
 
 async def ack_holes(call: Call) -> Response:
-    """Return the mark-delete position, the oldest unacknowledged message with its age, the first `limit` acknowledged ranges behind
-    it, and the reasons that keep ledgers from being trimmed: cursors and readers, retention, open transactions.
+    """Return the mark-delete position, the oldest unacknowledged message with its age, the first `limit` acknowledged
+    ranges after it, and why ledgers are not trimmed: cursors, read leases, retention, open transactions.
 
-    In `held`, `ledgers` and `bytes` are the needs of this subscription; `reasons` list for all reasons of the topic the ledgers
-    that each keeps, a ledger counting for each of them.
+    In `held`, `ledgers` and `bytes` are what this subscription retains. `reasons` lists the ledgers that each reason of
+    the topic retains; a ledger can have several reasons.
     """
-    subscription = await single_subscription(call, "Looking at acknowledgements")
+    subscription = await single_subscription(call, "Listing gaps in acknowledgements")
     limit = page_limit(call)
     topic = await existing_topic(call)
     clock, cursor = call.runtime.clock, subscription.cursor

@@ -12,7 +12,7 @@ from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import (
+from pybroker.admin.inspection.common_parameters import (
     CONSUMER,
     KEY,
     PAGE,
@@ -30,9 +30,9 @@ from pybroker.errors import AdminError
 from pybroker.model.position import Position
 
 _CURSOR = "unacked"
-HASH = Query("hash", "messages of that hash; Key_Shared only", int)
-MIN_AGE = Query("minAgeMs", "messages that were delivered so long ago", int, 0)
-WITH_PROPERTIES = Query("withProperties", "also the properties of each message", bool)
+HASH = Query("hash", "hash of the messages' keys; Key_Shared only", int)
+MIN_AGE = Query("minAgeMs", "minimum time since delivery, in milliseconds", int, 0)
+WITH_PROPERTIES = Query("withProperties", "include message properties", bool)
 
 
 def routes() -> list[Route]:
@@ -43,10 +43,10 @@ def routes() -> list[Route]:
 async def unacked(call: Call) -> Response:
     """List delivered, unacknowledged messages by position: consumer, delivery time, delivery count.
 
-    `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` shows properties. A page has at
-    most `limit` rows (100, at most 1,000); `after` is `next` of the previous page. `total` counts the messages that match the
-    filters, except the key if only entries contain it. Exclusive and Failover subscriptions keep no delivery counts, and
-    approximate times (docs/reference/rest-details.md); their `total` counts entries.
+    `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` adds properties. A page
+    has at most `limit` rows (100, at most 1,000); `after` is `next` of the previous page. `total` counts matching
+    messages, without the key filter if only entries contain keys. Exclusive and Failover subscriptions have no delivery
+    counts and only approximate times (docs/reference/rest-details.md); their `total` counts entries.
     """
     subscription = await single_subscription(call, "Listing unacknowledged messages")
     limit, key = page_limit(call), key_of(call)

@@ -1,4 +1,4 @@
-"""Metrics of the whole broker: totals over the topics, connections, lookups, load, and internals."""
+"""Metrics of the broker: totals over topics, connections, lookups, load, and internals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pybroker.admin.metrics.exposition_text import Number, Samples, number_text,
 from pybroker.admin.metrics.resource_group_metrics import resource_group_lines
 from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
 from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
+from pybroker.metadata.metadata_store import SessionState
 from pybroker.version import __version__
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
-# Also shown summed over all topics.
+# Summed over all topics, too.
 _SUMS = (
     "subscriptions_count",
     "producers_count",
@@ -37,16 +38,16 @@ _SUMS = (
 
 MS_PER_S = 1000
 METADATA_STORE = "metadata-store"
-"""The value of the label `name`: there is one store."""
+"""Value of the label `name`: there is one metadata store."""
 
 
 def _in_seconds(name: str) -> str:
-    """Return a metric's name with its unit in full, as Prometheus requires."""
+    """Return a metric's name with the full unit, as Prometheus requires."""
     return f"{name}econds" if name.endswith("_s") else name
 
 
 class BrokerLines:
-    """Keeps only the registry of the process's own figures."""
+    """Writes the metrics of the broker. It stores only the registry of process metrics."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -92,7 +93,7 @@ class BrokerLines:
         window = self._rates.broker.publish_latency_ms
         yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
         yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
-        # entries are passed to consumers in the iteration that reads them
+        # Always 0: entries are delivered in the iteration that reads them.
         yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
 
     def _lookups(self) -> Iterator[str]:
@@ -100,7 +101,7 @@ class BrokerLines:
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
-        # one broker serves all topics
+        # Always 0: one broker serves all topics.
         yield from samples.counter("pulsar_broker_lookup_redirects", 0)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
@@ -147,6 +148,19 @@ class BrokerLines:
             labels = {"name": METADATA_STORE, "type": kind, "status": status}
             yield from self._samples.histogram_samples(name, buckets, **labels)
         yield from self._samples.counter("pulsar_metadata_store_put_bytes", latencies.put_bytes, name=METADATA_STORE)
+        yield from self._metadata_session()
+
+    def _metadata_session(self) -> Iterator[str]:
+        """Yield metrics of the session with a shared store; none without one."""
+        session, samples = self._broker.metadata_store.session_report, self._samples
+        if session is None:
+            return
+        yield from samples.gauge("pybroker_metadata_session_up", int(session.state is SessionState.CONNECTED))
+        yield from samples.counter("pybroker_metadata_session_suspensions", session.suspensions)
+        yield from samples.counter("pybroker_metadata_session_losses", session.losses)
+        yield from samples.counter("pybroker_metadata_outcomes_read_back", session.outcomes_read_back)
+        refresher = self._broker.cache_refresher
+        yield from samples.gauge("pybroker_metadata_cache_pending", 0 if refresher is None else refresher.pending)
 
     def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
         host = figures.broker_host(self._broker)
@@ -192,13 +206,10 @@ class BrokerLines:
                 yield from samples.histogram(f"pybroker_store_{name}", buckets)
 
     def _memory(self) -> Iterator[str]:
-        """Yield the memory of the broker's parts, and the number of waiters for memory."""
         samples, memory = self._samples, self._runtime.memory
         yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
         parts = memory.budget.parts.values()
-        writes_bytes = int(
-            self._broker.ledgers.store.figures().get("journal_live_bytes", 0)
-        )  # the store keeps its own limit
+        writes_bytes = int(self._broker.ledgers.store.figures().get("journal_live_bytes", 0))  # limited by the store
         now_ms = self._runtime.clock.monotonic_ms()
         waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
         stats, delays = self._runtime.stats, memory.delays

@@ -1,7 +1,7 @@
-"""`/admin/v2/broker-stats/...`: the figures of the whole broker as JSON, for older tools.
+"""`/admin/v2/broker-stats/...`: figures of the broker as JSON, for older tools.
 
-Lists of all topics are streamed, one topic at a time, so that other requests are served meanwhile. Calls about Java
-beans, pooled allocators, and BookKeeper return empty answers of Pulsar's form.
+Lists of all topics are streamed one topic at a time. Calls about Java beans, pooled allocators and BookKeeper return
+empty responses of Pulsar's form.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_ARENAS = {
 
 
 class BrokerStatsRoutes:
-    """Shows the rates of the common sampler."""
+    """Serves the rates of the common sampler."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -85,12 +85,12 @@ class BrokerStatsRoutes:
         return json_response(groups)
 
     async def get_topics(self, call: Call) -> Response:
-        """By namespace, bundle and domain."""
+        """Return statistics of all topics by namespace, bundle and domain."""
         call.require_superuser()
         return _stream(call, _topics_text(call.broker, self._rates))
 
     async def get_load_report(self, call: Call) -> Response:
-        """Return the report of this broker for a load manager."""
+        """Return the load report of this broker."""
         call.require_superuser()
         loads: dict[str, BundleLoad] = {}
         await exhaust(bundle_loads(call.broker, self._rates, loads), call.runtime.clock)
@@ -104,7 +104,7 @@ def _stream(call: Call, pieces: Iterator[str]) -> TextStream:
 
 
 def _group(dimensions: dict[str, str], values: dict[str, Number]) -> dict[str, Any]:
-    # JSON has no NaN; Java's libraries write it as a text.
+    # JSON has no NaN; Java's libraries write it as a string.
     shown = {f"brk_{name}": "NaN" if isnan(value) else value for name, value in sorted(values.items())}
     return {"metrics": shown, "dimensions": dimensions}
 
@@ -125,7 +125,7 @@ def _ledger_figures(sums: LedgerSums, window_s: float) -> dict[str, Number]:
 
 
 def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
-    """Yield `{namespace: {bundle: {domain: {topic: stats}}}}`, a piece for each topic."""
+    """Yield `{namespace: {bundle: {domain: {topic: stats}}}}` in one part per topic."""
     tree: dict[str, dict[str, dict[str, dict[str, TopicBase]]]] = {}
     for topic in broker.loaded.all():
         bundles = tree.setdefault(str(topic.name.namespace), {})
@@ -136,7 +136,7 @@ def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
 
 
 def _tree_text(node: Any, leaf_text: Callable[[Any], str]) -> Iterator[str]:
-    """Yield a tree of dictionaries as JSON, a piece for each leaf."""
+    """Yield a tree of dictionaries as JSON, in one part per leaf."""
     if not isinstance(node, dict):
         yield leaf_text(node)
         return
@@ -153,7 +153,7 @@ def _text(value: object) -> str:
 
 
 async def get_allocator(call: Call) -> Response:
-    """Return the memory of messages: published and not stored yet (`default`), or in the cache (`ml-cache`)."""
+    """Return the memory of messages: published and not stored (`default`), or cached (`ml-cache`)."""
     call.require_superuser()
     name = call.name("allocator")
     if name not in _ALLOCATORS:
@@ -164,13 +164,13 @@ async def get_allocator(call: Call) -> Response:
 
 
 async def get_beans(call: Call) -> Response:
-    """None: this is no Java process."""
+    """Return an empty list: this is not a Java process."""
     call.require_superuser()
     return json_response([])
 
 
 async def get_bookie_operations(call: Call) -> Response:
-    """Zeros: entries are stored by the broker itself."""
+    """Return zeros: the broker does not use BookKeeper."""
     call.require_superuser()
     return _stream(call, _bookie_operations_text(call.broker))
 

@@ -1,4 +1,4 @@
-"""Metrics of bundles, the hash ranges of a namespace. Off unless `exposeBundlesMetricsInPrometheus`."""
+"""Metrics of bundles, if `exposeBundlesMetricsInPrometheus` is true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bundle_lines(samples: Samples, broker: BrokerService, rates: RateSampler, host: str) -> Iterator[str]:
-    """Yield lines, and an empty text after each examined topic."""
+    """Yield lines, and "" after each examined topic."""
     loads: dict[str, BundleLoad] = {}
     for _ in bundle_loads(broker, rates, loads):
         yield ""

@@ -1,4 +1,4 @@
-"""The `pulsar_compaction_...` metrics, of topics that were compacted since they were loaded."""
+"""The `pulsar_compaction_...` metrics of topics that were compacted since they were loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.admin.metrics.exposition_text import Number
-from pybroker.admin.metrics.metric_values import LATENCY_SUFFIXES
+from pybroker.admin.metrics.topic_and_subscription_metrics import LATENCY_SUFFIXES
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_compaction import CompactionCounters
@@ -31,7 +31,7 @@ COMPACTION_NAMES = (
 
 
 def compaction_values(counters: CompactionCounters, view: CompactedInfo | None) -> Sequence[Number]:
-    """Return the values in the order of COMPACTION_NAMES. Throughput is relative to the time in which a compaction ran."""
+    """Return the values in the order of COMPACTION_NAMES. Throughput refers to the running time of compactions."""
     running_s = counters.running_ms / _MS_PER_S
     latency = counters.write_latency_ms
     return (

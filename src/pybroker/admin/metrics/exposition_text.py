@@ -1,6 +1,5 @@
-"""The text format of the page: HELP and TYPE lines, samples, label values.
-
-The functions return small pieces of text, which the caller joins into slices.
+"""The text format of the page: HELP and TYPE lines, samples, labels. Functions return small texts, which the caller
+joins.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TAKEN_LABELS = frozenset(
 
 
 def is_free_label(name: str) -> bool:
-    """Return whether `name` is a valid label that no row of a topic has already."""
+    """Return whether `name` is a valid label that rows of topics do not use."""
     return _LABEL.fullmatch(name) is not None and name not in _TAKEN_LABELS
 
 
@@ -42,10 +41,9 @@ def number_text(value: Number) -> str:
 
 
 def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
-    """Return the HELP and TYPE lines of a family.
+    """Return a metric's HELP and TYPE lines.
 
-    Pulsar declares all its own metrics as gauges. This broker declares a metric as a counter if its name ends with
-    `_total`.
+    Pulsar declares its own metrics as gauges. This broker declares metrics whose names end in `_total` as counters.
     """
     if kind == "counter" and not name.endswith("_total"):
         name += "_total"
@@ -58,8 +56,8 @@ def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
 class Table:
     """Rows of many objects, written metric by metric.
 
-    Stored in columns, some hundred rows to a part: a tuple for each row would be some hundred thousand objects that the
-    garbage collector visits while the event loop is blocked.
+    Values are stored in columns of some hundred rows: a tuple per row would be some hundred thousand objects that the
+    garbage collector visits while it blocks the event loop.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -69,7 +67,7 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """Add the labels of one object, in their braces, and its values, in the order of the names."""
+        """Add an object's labels, in braces, and its values, in the order of the names."""
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:
@@ -80,7 +78,7 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines, once: written parts are released step by step, because releasing them at once takes long."""
+        """Yield the lines, once. Written columns are released one by one, because releasing all at once takes long."""
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):
@@ -91,22 +89,21 @@ class Table:
 
 
 def _column(name: str, labels: list[str], values: Sequence[Number]) -> str:
-    """The innermost loop of a scrape: about a million rows for 10,000 topics."""
+    """Format one metric's rows. This is the innermost loop of a scrape: about a million rows for 10,000 topics."""
     value = values[0]
-    if values.count(value) == len(values):  # most figures of most topics are 0: three times as fast this way
+    if values.count(value) == len(values):  # mostly 0; this is three times as fast
         between = f" {value}\n{name}"
         return f"{name}{between.join(labels)} {value}\n"
     return "".join([f"{name}{label} {value}\n" for label, value in zip(labels, values, strict=True)])
 
 
 class Samples:
-    """Metrics of the whole broker; each sample begins with the cluster's label."""
+    """Metrics of the broker. Each sample starts with the cluster label."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = f'cluster="{escape(cluster)}"'
 
     def labels(self, **values: str) -> str:
-        """Return the labels of a sample, in braces."""
         own = "".join(f',{key}="{escape(value)}"' for key, value in values.items())
         return f"{{{self._cluster}{own}}}"
 
@@ -114,13 +111,12 @@ class Samples:
         yield f"{type_line(name)}{name}{self.labels(**labels)} {number_text(value)}\n"
 
     def gauges(self, name: str, label: str, values: dict[str, Number]) -> Iterator[str]:
-        """Yield one metric with a sample for each value of a label."""
         yield type_line(name)
         for key, value in values.items():
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
 
     def counter(self, name: str, total: Number, /, **labels: str) -> Iterator[str]:
-        """`name` is without `_total`."""
+        """Yield a counter. `name` has no `_total`."""
         yield f"{type_line(name, 'counter')}{name}_total{self.labels(**labels)} {total}\n"
 
     def summary(self, name: str, total: Buckets, window: BucketsWindow) -> Iterator[str]:
@@ -133,14 +129,13 @@ class Samples:
         yield f"{name}_sum{self.labels()} {number_text(total.total)}\n"
 
     def histogram(self, name: str, buckets: Buckets, *, divisor: int = 1, **labels: str) -> Iterator[str]:
-        """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`: 1000 to show ms as
+        """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`, such as 1000 for ms to
         seconds.
         """
         yield type_line(name, "histogram")
         yield from self.histogram_samples(name, buckets, divisor, **labels)
 
     def histogram_samples(self, name: str, buckets: Buckets, divisor: int = 1, /, **labels: str) -> Iterator[str]:
-        """Yield the samples of one set of labels."""
         own_bounds = buckets.bounds if divisor == 1 else [bound / divisor for bound in buckets.bounds]
         bounds = (*map(str, own_bounds), "+Inf")
         for bound, count in zip(bounds, accumulate(buckets.counts), strict=True):

@@ -1,6 +1,4 @@
-"""Figures of the whole broker that are shown twice: on the metrics page as `pulsar_...`, in `broker-stats` as
-`brk_...`.
-"""
+"""Broker figures that appear on the metrics page as `pulsar_...` and in `broker-stats` as `brk_...`."""
 
 from __future__ import annotations
 
@@ -33,13 +31,12 @@ _TOPIC_LOAD_QUANTILES = {
 
 
 def broker_host(broker: BrokerService) -> str:
-    """Return the value of the label `broker`."""
     addresses = broker.presence.addresses.resolve(None)
     return urlsplit(addresses.broker_url or addresses.broker_url_tls).hostname or ""
 
 
 def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number]:
-    """Count hits and misses by the entries of read requests."""
+    """Return cache hits and misses, counted by entries of read requests."""
     cache = broker.ledgers.cache
     return {
         "ml_count": len(broker.loaded.persistent),
@@ -56,7 +53,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
 
 
 def topic_load_figures(stats: BrokerStats, rates: BrokerRates) -> dict[str, Number]:
-    """Return figures of the last window; NaN when no topic was loaded in it."""
+    """Return figures of the last window, NaN if no topic was loaded in it."""
     window = rates.topic_load_ms
     figures: dict[str, Number] = {
         "topic_load_time_mean_ms": window.total / window.count if window.count else float("nan")
@@ -79,12 +76,11 @@ def connection_figures(stats: BrokerStats) -> dict[str, Number]:
 
 
 def health_figures(stats: BrokerStats) -> dict[str, Number]:
-    """Return 1 when the last periodic check succeeded, 0 when it failed, -1 without one."""
+    """Return 1 if the last periodic check succeeded, 0 if it failed, -1 before the first."""
     return {"health": -1 if stats.is_healthy is None else int(stats.is_healthy)}
 
 
 def load_figures(resources: ResourceMeter) -> dict[str, Number]:
-    """Return usage in percent of the limits."""
     return {
         "lb_cpu_usage": resources.cpu.percent,
         "lb_memory_usage": resources.memory.percent,

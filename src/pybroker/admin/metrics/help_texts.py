@@ -1,8 +1,4 @@
-"""The `# HELP` lines of the page.
-
-A key is the name of the family on the page; a counter's name ends with `_total`. For a metric of Pulsar, the text
-describes the value that this broker reports.
-"""
+"""The `# HELP` lines of the page, by metric name. For a metric of Pulsar, the text describes this broker's value."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ _TXN_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 300_
 
 
 def _buckets(name: str, measured: str, buckets: Mapping[str, str], sum_unit: str = "milliseconds") -> dict[str, str]:
-    """Return the texts of one histogram: each bucket, then count and sum."""
     texts = {f"{name}_{suffix}": f"Number of {measured}: {bounds}." for suffix, bounds in buckets.items()}
     return {
         **texts,
@@ -77,7 +72,7 @@ _TOPICS = {
     "storage_read_cache_misses_rate": "Entries read per second that were not in memory.",
     "delayed_message_index_size_bytes": "Memory of the index of delayed entries.",
     "average_msg_size": "Average bytes of a published message in the last window.",
-    "publish_rate_limit_times": "How often a publish rate limit held a producer back.",
+    "publish_rate_limit_times": "Number of times a publish rate limit paused a producer.",
     "storage_backlog_quota_limit": "Backlog quota by size in bytes; negative: none.",
     "storage_backlog_quota_limit_time": "Backlog quota by age in seconds; negative: none.",
     "storage_backlog_age_seconds": "Age of the oldest unacknowledged message at the last check; negative: unknown.",
@@ -109,8 +104,8 @@ _SUBSCRIPTIONS = {
     "filter_accepted_msg_count": "Messages that entry filters accepted.",
     "filter_rejected_msg_count": "Messages that entry filters rejected.",
     "filter_rescheduled_msg_count": "Messages that entry filters rescheduled.",
-    "dispatch_throttled_msg_events": "How often a message rate limit held delivery back, by the level of the limit.",
-    "dispatch_throttled_bytes_events": "How often a byte rate limit held delivery back, by the level of the limit.",
+    "dispatch_throttled_msg_events": "Number of times a message rate limit paused delivery, by the level of the limit.",
+    "dispatch_throttled_bytes_events": "Number of times a byte rate limit paused delivery, by the level of the limit.",
 }
 _CONSUMERS = {
     "msg_rate_out": "Messages delivered per second.",
@@ -119,7 +114,7 @@ _CONSUMERS = {
     "msg_ack_rate": "Messages acknowledged per second.",
     "unacked_messages": "Messages delivered and not acknowledged.",
     "blocked_on_unacked_messages": "1 while the limit of unacknowledged messages stops delivery.",
-    "available_permits": "Permits that the consumer has left.",
+    "available_permits": "Permits of the consumer that are not used.",
 }
 _PRODUCERS = {
     "msg_rate_in": "Messages published per second.",
@@ -150,13 +145,13 @@ _LEDGERS = {
     "MarkDeleteRate": "Changes of cursors per second.",
     "NumberOfMessagesInBacklog": "Entries that are not acknowledged.",
     "StoredMessagesSize": "Bytes stored.",
-    "AddEntryLatencyBuckets": "Entries per second by latency in milliseconds; the label quantile holds the bounds of a bucket.",
+    "AddEntryLatencyBuckets": "Entries per second by latency in milliseconds; the label quantile contains the bounds of a bucket.",
     "AddEntryLatencyBuckets_OVERFLOW": "Entries per second above the highest bound.",
     "LedgerAddEntryLatencyBuckets": "The same as pulsar_ml_AddEntryLatencyBuckets.",
     "LedgerAddEntryLatencyBuckets_OVERFLOW": "Entries per second above the highest bound.",
     "LedgerSwitchLatencyBuckets": "Appends that waited for a new ledger: always 0.",
     "LedgerSwitchLatencyBuckets_OVERFLOW": "Appends above the highest bound that waited for a new ledger: always 0.",
-    "EntrySizeBuckets": "Entries per second by size in bytes; the label quantile holds the bounds of a bucket.",
+    "EntrySizeBuckets": "Entries per second by size in bytes; the label quantile contains the bounds of a bucket.",
     "EntrySizeBuckets_OVERFLOW": "Entries per second above the highest bound.",
     "cursor_persistLedgerSucceed": "Cursor records stored.",
     "cursor_persistLedgerErrors": "Cursor records that could not be stored.",

@@ -1,7 +1,7 @@
-"""The `pulsar_ml_...` metrics: operations of managed ledgers in the last window, summed over each namespace.
+"""The `pulsar_ml_...` metrics: operations of managed ledgers in the last window, summed per namespace.
 
-Each entry is stored once, so the figures with replicas equal those without. A managed ledger switches to the next
-ledger without a pause, so the buckets of the switch latency stay empty.
+Entries are stored once, so figures with replicas equal those without. The buckets of the ledger switch latency are
+empty, because appends do not wait for a new ledger.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CURSOR_NAMES = (
 
 
 class LedgerSums:
-    """Over the managed ledgers of one namespace and domain."""
+    """Sums over the managed ledgers of one namespace and domain."""
 
     def __init__(self) -> None:
         self.values: list[float] = [0.0] * len(LEDGER_NAMES)
@@ -87,7 +87,7 @@ class LedgerSums:
         self.size_counts = [a + b for a, b in zip(self.size_counts, sizes, strict=True)]
 
     def buckets(self, name: str, window_s: float) -> dict[str, float]:
-        """Return the samples per second in each bucket of BUCKETS, by its two bounds; OVERFLOW for those above."""
+        """Return samples per second of each bucket, by its two bounds; OVERFLOW for those above."""
         counts = self.size_counts if name == ENTRY_SIZES else self.latency_counts
         if name == LEDGER_SWITCHES:
             counts = [0] * len(counts)
@@ -97,7 +97,7 @@ class LedgerSums:
 
 
 def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float) -> Iterator[str]:
-    """Yield lines by namespace and domain. A bucket has only its own samples per second."""
+    """Yield lines by namespace and domain. Buckets are not cumulative."""
     if not sums:
         return
     for index, name in enumerate(LEDGER_NAMES):
@@ -117,7 +117,7 @@ def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float)
 
 
 def cursor_values(cursor: ManagedCursor) -> tuple[int, ...]:
-    """Return the values in the order of CURSOR_NAMES. No cursor is stored in ZooKeeper or read after it was opened."""
+    """Return the values in the order of CURSOR_NAMES. Cursors are not stored in ZooKeeper."""
     written_bytes = cursor.written_bytes
     return (
         cursor.writes,

@@ -1,4 +1,4 @@
-"""The parts of the page and their order."""
+"""The sections of the page and their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """Writes the page, anew for each scrape."""
+    """Writes the page for each scrape."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
         """`http` returns the figures of the HTTP server."""
@@ -33,7 +33,7 @@ class MetricsPage:
         self._broker_lines = BrokerLines(broker, rates, self._samples)
 
     def slices(self) -> Iterator[str]:
-        """Yield the page in slices; some are empty."""
+        """Yield the page in time slices, some of which are empty."""
         return sliced(self._pieces(), self._runtime.clock)
 
     def _pieces(self) -> Iterator[str]:

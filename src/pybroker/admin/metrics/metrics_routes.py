@@ -1,4 +1,6 @@
-"""`/metrics`: the Prometheus page, generated once for all requests within an interval, sent to a few clients at once."""
+"""`/metrics`: the Prometheus page, generated once for all requests within metricsPageIntervalMs, sent to a few clients
+concurrently.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from pybroker.memory.broker_memory import Memory
 
 SEND_BYTES = 65536
-"""The size of a write: smaller ones use more event loop iterations."""
+"""Size of a write. Smaller ones need more event loop iterations."""
 RETRY_AFTER_S = 1
 IMPATIENCE = 10
-"""A client that does not read is closed this many times earlier while others wait."""
+"""While other clients wait, one that does not read is disconnected this many times earlier."""
 
 
 class MetricsRoutes:
@@ -48,12 +50,12 @@ class MetricsRoutes:
         return _PageResponse(self, call.holder, compress=_accepts_gzip(call))
 
     async def send(self, send: Send, start: Message, holder: Holder, *, compress: bool) -> None:
-        """Send the page when this client is next. Raises AdminError 503 after the maximum wait."""
+        """Send the page when a permit is available. Raises AdminError 503 after the maximum wait."""
         room = Holding(self._memory, self._memory.answers)
         try:
             async with asyncio.timeout(self._deadline_s), self.permits.held(holder, self._deadline_s):
-                # A part of the page as text, and its decompressor; all clients share the page. Counted without waiting,
-                # because the metrics are needed most when memory is short. The number of clients limits it.
+                # A part of the page as text, and its decompressor. Reserve without waiting: operators need metrics most
+                # when memory is short, and metricsMaxConcurrentRequests limits the clients.
                 room.count(2 * SEND_BYTES)
                 await send(start)
                 page = self._page.current()
@@ -62,9 +64,11 @@ class MetricsRoutes:
                         await self._send_part(send, {"type": "http.response.body", "body": part, "more_body": True})
                     await self._send_part(send, {"type": "http.response.body", "body": b"", "more_body": False})
         except NoPermit as error:
-            raise AdminError(503, f"Too many are being sent the metrics: {error}", RETRY_AFTER_S) from error
+            raise AdminError(
+                503, f"Too many clients are reading /metrics (metricsMaxConcurrentRequests): {error}", RETRY_AFTER_S
+            ) from error
         except (TimeoutError, PageNotWritten) as error:
-            # the client must detect that the page is incomplete
+            # Disconnect, so that the client detects an incomplete page.
             raise ClientGone from error
         finally:
             room.close()
@@ -73,7 +77,7 @@ class MetricsRoutes:
         step_s = self._stall_s / IMPATIENCE
         for _ in range(IMPATIENCE):
             try:
-                # A cancelled write has written nothing: it waits before it writes.
+                # A cancelled `send` has written nothing, so it can be repeated.
                 async with asyncio.timeout(step_s):
                     await send(part)
                     return
@@ -92,7 +96,7 @@ def _accepts_gzip(call: Call) -> bool:
 
 
 class _PageResponse(Response):
-    """Sent by the routes' object, which knows the other clients."""
+    """The page, sent by MetricsRoutes, which limits the clients."""
 
     def __init__(self, owner: MetricsRoutes, holder: Holder, *, compress: bool) -> None:
         super().__init__(media_type=CONTENT_TYPE)
@@ -114,7 +118,7 @@ class _PageResponse(Response):
 
 
 class TextStream(Response):
-    """Sends pieces of text as they are generated, and yields to the event loop after each."""
+    """Sends text while it is generated, and yields to the event loop after each part."""
 
     def __init__(self, pieces: Iterator[str], deadline_s: float, *, media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -127,8 +131,8 @@ class TextStream(Response):
             async with asyncio.timeout(self._deadline_s):
                 await self._stream(send)
         except TimeoutError as error:
-            # the client must detect that the answer is incomplete
-            logs.warning("answer.timed_out", path=scope["path"], deadline_s=self._deadline_s)
+            # Disconnect, so that the client detects an incomplete response.
+            logs.warning("http.response_timed_out", path=scope["path"], deadline_s=self._deadline_s)
             raise ClientGone from error
 
     async def _stream(self, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""The metrics page as documents of OpenTelemetry's protocol (OTLP, JSON encoding).
+"""The metrics page as OpenTelemetry documents (OTLP, JSON encoding).
 
-The page is the only list of metrics: names, types, labels, and values are read from its text. The page's text is trusted:
-only `MetricsPage` writes it.
+Names, types, labels and values are parsed from the page's text, so that metrics are defined in one place. The text is
+trusted, because `MetricsPage` writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import isnan
 from typing import Any
 
 MAX_POINTS = 2000
-"""Approximate number of samples in one document. Collectors limit the size of a request."""
+"""Approximate number of samples in a document. Collectors limit the size of requests."""
 _CUMULATIVE = 2
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -22,9 +22,9 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 def documents(page: str, resource: dict[str, str], version: str, now_ns: int) -> Iterator[Json]:
-    """Yield the page in parts. A family of metrics with more than MAX_POINTS samples continues in the next document.
+    """Yield documents. A metric with more than MAX_POINTS samples continues in the next one.
 
-    `resource` describes the broker; `now_ns` is the time of the samples, in nanoseconds since 1970.
+    `resource` describes the broker; `now_ns` is the time of the samples, in Unix nanoseconds.
     """
     metrics: list[Json] = []
     size = 0
@@ -50,7 +50,7 @@ def _attributes(labels: _Labels) -> list[Json]:
 
 
 def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
-    """Yield each family as one or more OTLP metrics, with the number of samples."""
+    """Yield OTLP metrics, with their number of samples. A long one is split."""
     family = _Family("", "", "", time_ns)
     meaning = ""
     for line in page.splitlines():
@@ -68,7 +68,7 @@ def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
 
 
 class _Family:
-    """The samples of one family, until they are taken."""
+    """The samples of one metric that are not yet yielded."""
 
     def __init__(self, name: str, kind: str, meaning: str, time_ns: str) -> None:
         self._name = name
@@ -80,7 +80,7 @@ class _Family:
 
     @property
     def is_full(self) -> bool:
-        """Whether the samples so far should be taken. Histograms and summaries, whose points have many samples, are never cut."""
+        """Return whether to yield the samples. Histograms and summaries are never split."""
         return len(self._points) >= MAX_POINTS
 
     def add(self, line: str) -> None:
@@ -108,7 +108,6 @@ class _Family:
                 point.setdefault("quantileValues", []).append(quantile)
 
     def taken(self) -> Iterator[tuple[Json, int]]:
-        """Yield what was added since the last call, if anything."""
         points, self._points = self._points, []
         data: Json
         match self._kind:
@@ -128,11 +127,11 @@ class _Family:
 
 
 def _histogram_point(point: Json) -> Json:
-    """Return the point with counts of each bucket alone, as OTLP counts them."""
+    """Convert cumulative bucket counts to separate ones, as in OTLP."""
     cumulative: list[tuple[str, int]] = point.pop("cumulative")
     counts = [count for _, count in cumulative]
     alone = [count - before for before, count in zip([0, *counts], counts, strict=False)]
-    bounds = [float(bound) for bound, _ in cumulative[:-1]]  # the last one is infinite
+    bounds = [float(bound) for bound, _ in cumulative[:-1]]  # the last bound is infinite
     return {**point, "bucketCounts": [str(count) for count in alone], "explicitBounds": bounds}
 
 

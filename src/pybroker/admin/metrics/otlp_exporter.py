@@ -1,7 +1,7 @@
-"""Sends the figures of the metrics page to an OpenTelemetry collector (`otelExporterOtlpEndpoint`).
+"""Export of the metrics page to an OpenTelemetry collector (`otelExporterOtlpEndpoint`).
 
-Imported only if an address is configured. The page is written in slices on the event loop, as for a scrape; it is converted and
-sent in a thread. Figures that cannot be sent are dropped, because the next ones replace them.
+Imported only if configured. The page is written in time slices on the event loop, then converted and sent in a thread.
+Metrics that cannot be sent are dropped, because the next export replaces them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 TIMEOUT_S = 5
-"""The longest wait for the collector; the stop of the broker waits for a request under way."""
+"""Timeout of a request. The stop of the broker waits for a running request."""
 NS_PER_MS = 1_000_000
 
 
@@ -40,13 +40,13 @@ class OtlpExporter:
         self._has_failed = False
 
     async def run(self) -> None:
-        """Send the figures in each interval, until cancelled."""
+        """Export every otelExportIntervalSeconds until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.send()
 
     async def send(self) -> None:
-        """Send the present figures. Log the first failure, and the first success after it."""
+        """Export now. Log the first failure, and the first success after it."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         try:
             texts = []
@@ -69,7 +69,7 @@ class OtlpExporter:
         self._has_failed = False
 
     def _convert_and_post(self, page: str, now_ns: int) -> None:
-        """Runs in a thread. Raises OSError or HTTPException if the collector cannot be reached or refuses the figures."""
+        """Convert and send, in a thread. Raises OSError or HTTPException if the collector is unreachable or refuses."""
         instance = self._presence.broker_id
         resource = {"service.name": "pybroker", "service.version": __version__, "service.instance.id": instance}
         for document in documents(page, resource, __version__, now_ns):

@@ -15,12 +15,12 @@ _PREFIX = "pulsar_resource_group_"
 
 
 def resource_group_lines(samples: Samples, groups: ResourceGroups, usage: GroupUsage) -> Iterator[str]:
-    """Yield nothing without groups. A quota of 0 or less is none."""
+    """Yield nothing without groups. A quota of 0 or less means none."""
     message_quotas: dict[tuple[str, str], Number] = {}
     byte_quotas: dict[tuple[str, str], Number] = {}
     for name in groups.names():
         group = groups.get(name)
-        assert group is not None, "groups come and go between two turns only"
+        assert group is not None, "resource groups change only between time slices"
         for done, messages, size_bytes in (
             (PUBLISH, group.publishRateInMsgs, group.publishRateInBytes),
             (DISPATCH, group.dispatchRateInMsgs, group.dispatchRateInBytes),

@@ -1,7 +1,7 @@
-"""One page of metrics for all requests within an interval: written once, compressed, stored once.
+"""A metrics page shared by all requests within metricsPageIntervalMs: written, compressed and stored once.
 
-Invariants: at most one page is being written; the pages in memory are the current one and those that are still being
-sent, for any number of clients. Compression reduces the text to a thirtieth.
+Invariants: at most one page is being written. Memory contains the current page and those still being sent, for any
+number of clients. Compression reduces the text to about 1/30.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from pybroker.runtime.tasks import TaskOwner
 
 PART_BYTES = 16 * 1024
-"""Minimum compressed size, except for the last part: smaller parts use more event loop iterations."""
+"""Minimum compressed size of a part, except for the last. Smaller parts need more event loop iterations."""
 PLAIN_PART_BYTES = 64 * 1024
 GZIP_WINDOW_BITS = 31
-FASTEST = 1  # more effort gains little, because the page is so repetitive
+FASTEST = 1  # compression level; higher ones gain little
 
 
 class PageNotWritten(Exception):
-    """The page will not be complete."""
+    """The page will not be completed."""
 
 
 class WrittenPage:
-    """A page that is being written, or complete; readers follow the writer."""
+    """A page in progress or complete. Readers follow the writer."""
 
     def __init__(self, room: Holding) -> None:
         """`room` counts its memory until it is neither current nor being sent."""
@@ -42,11 +42,10 @@ class WrittenPage:
         self._parts: list[bytes] = []
         self._grown = asyncio.Event()
         self._room = room
-        self._users = 1  # the owner of the current page, and clients
+        self._users = 1  # the current page's owner and clients
 
     @property
     def size_bytes(self) -> int:
-        """Size of the compressed parts."""
         return sum(map(len, self._parts))
 
     @property
@@ -94,7 +93,6 @@ class WrittenPage:
             await self._grown.wait()
 
     async def plain(self) -> AsyncIterator[bytes]:
-        """Yield text, a little at a time."""
         opener = zlib.decompressobj(GZIP_WINDOW_BITS)
         async for part in self.compressed():
             waiting = part
@@ -123,7 +121,7 @@ class SharedPage:
         return self._current
 
     def current(self) -> WrittenPage:
-        """Return the current page; start a new one when the last one is complete and too old."""
+        """Return the current page, or start a new one if it is complete and too old."""
         now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
@@ -162,7 +160,7 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """Clear the current page. Clients that receive it still keep it."""
+        """Clear the current page. Clients that receive it keep it."""
         if self._current is written:
             self._current = None
             written.let_go()

@@ -1,7 +1,7 @@
-"""The metrics of all topics for one scrape: their rows, and the sums over namespaces and the broker.
+"""The metrics of all topics for one scrape: rows, and sums over namespaces and the broker.
 
-A scrape yields to the event loop. A topic that is unloaded meanwhile is still written; a topic that is loaded meanwhile
-is in the next scrape.
+The scrape yields to the event loop. Topics unloaded meanwhile are still written; topics loaded meanwhile appear in the
+next scrape.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING
 
-from pybroker.admin.metrics import metric_values
+from pybroker.admin.metrics import topic_and_subscription_metrics as metrics
 from pybroker.admin.metrics.compaction_metrics import COMPACTION_NAMES, compaction_values
 from pybroker.admin.metrics.exposition_text import Number, Samples, Table, escape, is_free_label
 from pybroker.admin.metrics.ledger_metrics import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
@@ -33,33 +33,33 @@ EVICTION_TYPES = ("size", "time")
 
 
 class NamespaceSums:
-    """The sums over the topics of one namespace, or of all."""
+    """Sums over the topics of one namespace, or of all."""
 
     def __init__(self) -> None:
         self.topic_count = 0
-        self.summed = metric_values.SummedValues(*[0] * len(metric_values.SummedValues._fields))
-        self.delivery = metric_values.DeliverySums(*[0] * len(metric_values.DeliverySums._fields))
-        self.buckets: Sequence[Number] = [0] * len(metric_values.BUCKET_NAMES)
+        self.summed = metrics.SummedValues(*[0] * len(metrics.SummedValues._fields))
+        self.delivery = metrics.DeliverySums(*[0] * len(metrics.DeliverySums._fields))
+        self.buckets: Sequence[Number] = [0] * len(metrics.BUCKET_NAMES)
         self.evictions = (0, 0)
 
-    def add(self, topic: TopicBase, summed: metric_values.SummedValues) -> None:
+    def add(self, topic: TopicBase, summed: metrics.SummedValues) -> None:
         self.topic_count += 1
-        self.summed = metric_values.SummedValues(*map(add, self.summed, summed))
+        self.summed = metrics.SummedValues(*map(add, self.summed, summed))
         size_evictions, age_evictions = self.evictions
         self.evictions = (
             size_evictions + topic.counters.size_evictions,
             age_evictions + topic.counters.age_evictions,
         )
 
-    def add_rows(self, buckets: Sequence[Number], delivery: metric_values.DeliverySums) -> None:
-        """Add values that only rows of a namespace show."""
-        if buckets is not metric_values.NO_BUCKETS:
+    def add_rows(self, buckets: Sequence[Number], delivery: metrics.DeliverySums) -> None:
+        """Add values that appear only in rows of namespaces."""
+        if buckets is not metrics.NO_BUCKETS:
             self.buckets = list(map(add, self.buckets, buckets))
-        self.delivery = metric_values.DeliverySums(*map(add, self.delivery, delivery))
+        self.delivery = metrics.DeliverySums(*map(add, self.delivery, delivery))
 
 
 class Reading:
-    """All rows of one scrape. `read` comes first."""
+    """All rows of one scrape. Call `read` first."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -68,35 +68,34 @@ class Reading:
         self._samples = samples
         self._config: BrokerConfig = broker.runtime.config
         self._has_topics = self._config.expose_topic_level_metrics_in_prometheus
-        of_all = (*metric_values.SummedValues._fields, *metric_values.BUCKET_NAMES)
-        more = metric_values.SingleValues._fields if self._has_topics else metric_values.DeliverySums._fields
+        of_all = (*metrics.SummedValues._fields, *metrics.BUCKET_NAMES)
+        more = metrics.SingleValues._fields if self._has_topics else metrics.DeliverySums._fields
         self._topics = Table((*of_all, *more))  # or namespaces
-        self._evictions = Table((metric_values.EVICTIONS_NAME,))
-        self._subscriptions = Table(metric_values.SubscriptionValues._fields)
-        self._throttled = Table(metric_values.THROTTLE_NAMES)
-        self._out = Table(metric_values.OutValues._fields)
+        self._evictions = Table((metrics.EVICTIONS_NAME,))
+        self._subscriptions = Table(metrics.SubscriptionValues._fields)
+        self._throttled = Table(metrics.THROTTLE_NAMES)
+        self._out = Table(metrics.OutValues._fields)
         self._subscription_backlogs = Table(("pybroker_subscription_backlog_bytes",))
-        self._consumers = Table(metric_values.ConsumerValues._fields)
-        self._producers = Table(metric_values.ProducerValues._fields)
+        self._consumers = Table(metrics.ConsumerValues._fields)
+        self._producers = Table(metrics.ProducerValues._fields)
         self._cursors = Table(CURSOR_NAMES)
         self._compactions = Table(COMPACTION_NAMES)
         self._buffers = Table(BUFFER_NAMES)
         self.namespaces: dict[str, NamespaceSums] = {}
         self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
         self._begins: dict[NamespaceName, str] = {}
-        # Key: whether the bytes are a system topic's.
+        # Key: whether the topic is a system topic.
         self.bytes_in = {True: 0, False: 0}
         self.bytes_out = {True: 0, False: 0}
 
     def read(self) -> Iterator[None]:
-        """Read one topic or subscription in each step."""
         has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
         for topic in self._broker.loaded.all():
             labels = self._topic_labels(topic)
-            delivered: list[metric_values.SubscriptionValues] = []
+            delivered: list[metrics.SubscriptionValues] = []
             for subscription in list(topic.subscriptions.values()):
                 snapshot = subscription_snapshot(subscription)
-                delivered.append(metric_values.subscription_values(snapshot, self._rates.subscription(subscription)))
+                delivered.append(metrics.subscription_values(snapshot, self._rates.subscription(subscription)))
                 if has_cursors and snapshot.cursor is not None and snapshot.is_durable:
                     self._cursors.add(
                         cursor_labels(self._samples, topic.name, snapshot.cursor), cursor_values(snapshot.cursor)
@@ -110,7 +109,7 @@ class Reading:
             yield
 
     def _topic_labels(self, topic: TopicBase) -> str:
-        """Return labels without the closing brace: other labels may follow."""
+        """Return labels without the closing brace, so that others can follow."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:
@@ -121,7 +120,9 @@ class Reading:
         return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
 
     def _property_labels(self, topic: TopicBase) -> str:
-        """Return the properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
+        """Return the topic's properties that the namespace's policy allows. A partition has those of its partitioned
+        topic.
+        """
         namespace = self._broker.resources.namespace(topic.name.namespace)
         allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None
         if not allowed:
@@ -141,24 +142,24 @@ class Reading:
         topic_labels: str,
         subscription: SubscriptionBase,
         snapshot: SubscriptionSnapshot,
-        values: metric_values.SubscriptionValues,
+        values: metrics.SubscriptionValues,
     ) -> Iterator[None]:
         labels, counters = f'{topic_labels},subscription="{escape(subscription.name)}"', snapshot.counters
         self._subscriptions.add(labels + "}", values)
-        self._out.add(labels + "}", metric_values.out_values(counters))
-        for reason in metric_values.THROTTLE_REASONS:
+        self._out.add(labels + "}", metrics.out_values(counters))
+        for reason in metrics.THROTTLE_REASONS:
             row_labels = f'{labels},reason="{reason}"}}'
-            self._throttled.add(row_labels, metric_values.throttled_events(counters, reason))
+            self._throttled.add(row_labels, metrics.throttled_events(counters, reason))
         if self._config.expose_subscription_backlog_size_in_prometheus:
             self._subscription_backlogs.add(labels + "}", (snapshot.estimated_backlog_bytes(),))
         if self._config.expose_consumer_level_metrics_in_prometheus:
             for consumer in list(subscription.consumers):
                 own = f'{labels},consumer_name="{escape(consumer.name)}",consumer_id="{consumer.consumer_id}"}}'
-                values_of_consumer = metric_values.consumer_values(
+                values_of_consumer = metrics.consumer_values(
                     consumer_snapshot(consumer), self._rates.consumer(consumer)
                 )
                 self._consumers.add(own, values_of_consumer)
-                self._out.add(own, metric_values.out_values(consumer.counters))
+                self._out.add(own, metrics.out_values(consumer.counters))
                 yield
 
     def _producer_rows(self, topic_labels: str, topic: TopicBase) -> Iterator[None]:
@@ -166,28 +167,28 @@ class Reading:
             return
         for producer in list(topic.producers.values()):
             own = f',producer_name="{escape(producer.name)}",producer_id="{producer.producer_id}"}}'
-            self._producers.add(topic_labels + own, metric_values.producer_values(self._rates.producer(producer)))
+            self._producers.add(topic_labels + own, metrics.producer_values(self._rates.producer(producer)))
             yield
 
-    def _add(self, labels: str, topic: TopicBase, delivered: list[metric_values.SubscriptionValues]) -> None:
+    def _add(self, labels: str, topic: TopicBase, delivered: list[metrics.SubscriptionValues]) -> None:
         rates, namespace = self._rates.topic(topic), str(topic.name.namespace)
         snapshot = topic_snapshot(topic)
         counters = snapshot.counters
-        summed = metric_values.summed_values(snapshot, estimated_backlog_bytes(topic), rates, delivered)
-        buckets = metric_values.bucket_values(rates)
+        summed = metrics.summed_values(snapshot, estimated_backlog_bytes(topic), rates, delivered)
+        buckets = metrics.bucket_values(rates)
         of_namespace = self.namespaces.get(namespace)
         if of_namespace is None:
             of_namespace = self.namespaces[namespace] = NamespaceSums()
         of_namespace.add(topic, summed)
         if self._has_topics:
-            self._topics.add(labels + "}", (*summed, *buckets, *metric_values.single_values(snapshot, rates)))
+            self._topics.add(labels + "}", (*summed, *buckets, *metrics.single_values(snapshot, rates)))
             if snapshot.ledger is not None and snapshot.compaction is not None and snapshot.compaction.has_run:
                 self._compactions.add(labels + "}", compaction_values(snapshot.compaction, snapshot.ledger.compacted))
             if snapshot.transactions is not None:
                 self._buffers.add(labels + "}", buffer_values(snapshot.transactions))
             self._add_evictions(labels, (counters.size_evictions, counters.age_evictions))
         else:
-            of_namespace.add_rows(buckets, metric_values.delivery_sums(topic.subscriptions.values(), delivered))
+            of_namespace.add_rows(buckets, metrics.delivery_sums(topic.subscriptions.values(), delivered))
         if self._config.expose_managed_ledger_metrics_in_prometheus and snapshot.ledger is not None:
             key = f"{namespace}/{topic.name.domain}"
             if key not in self.ledgers:
@@ -203,7 +204,6 @@ class Reading:
             self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
 
     def lines(self) -> Iterator[str]:
-        """Yield the rows of topics and their clients, or those of namespaces."""
         counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
         if counts:
             yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)

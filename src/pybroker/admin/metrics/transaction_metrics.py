@@ -1,4 +1,4 @@
-"""Metrics of transactions, for Pulsar's dashboards: of each started coordinator, and of topics with transactions."""
+"""Metrics of transactions, for Pulsar's dashboards: per started coordinator and per topic with transactions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> 
     yield _lines("pulsar_txn_execution_latency_overflow", "gauge", labels, [each.counts[-1] for each in took])
     yield _lines("pulsar_txn_execution_latency_count", "gauge", labels, [each.count for each in took])
     yield _lines("pulsar_txn_execution_latency_sum", "gauge", labels, [round(each.total) for each in took])
-    # metrics that Pulsar does not have
+    # Not in Pulsar.
     yield _lines("pybroker_txn_ending", "gauge", labels, [len(each.endings) for each in coordinators])
     yield _lines("pybroker_txn_waiting", "gauge", labels, [each.waiting for each in coordinators])
     yield _lines("pybroker_txn_log_entries", "gauge", labels, [each.log_entries for each in coordinators])
@@ -50,7 +50,6 @@ def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> 
 
 
 def buffer_values(buffer: TransactionBuffer) -> tuple[int, int, int]:
-    """Return the values of one topic in the order of BUFFER_NAMES."""
     return len(buffer.open), buffer.committed_total, buffer.aborted_total
 
 

@@ -1,3 +1,1 @@
-"""Routes of tenants, namespaces, bundles, and resource groups. Each module is a noun of the interface and has
-`routes()`.
-"""
+"""Routes of tenants, namespaces, bundles and resource groups. Each module is a noun of the API and has `routes()`."""

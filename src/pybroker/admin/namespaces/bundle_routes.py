@@ -1,6 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split, and examine bundles.
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and examine bundles.
 
-Unloading closes the topics of a bundle; their clients reconnect, and unacknowledged messages are delivered again.
+Unloading closes the topics of a bundle. Clients reconnect, and unacknowledged messages are redelivered.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from pybroker.model.policies import BundlesData
 
 BUNDLE = NAMESPACE + "/{bundle}"
 
-# A value instead of a bundle in a split. HOT needs the load of each bundle, which is not measured here.
+# In place of a bundle to split. HOT is not supported, because the load of each bundle is not measured.
 LARGEST = "LARGEST"
 HOT = "HOT"
 
-DESTINATION = Query("destinationBroker", "the id of a broker, which can only be this one")
+DESTINATION = Query("destinationBroker", "id of a broker; must be this one")
 SPLIT = (
-    Query("splitAlgorithmName", "how; without it as `defaultNamespaceBundleSplitAlgorithm` says"),
+    Query("splitAlgorithmName", "default: `defaultNamespaceBundleSplitAlgorithm`"),
     Query("unload", "unload the bundle afterwards", bool),
 )
-NAMED_TOPICS = Query("topics", "only these, separated by commas")
+NAMED_TOPICS = Query("topics", "only these topics, separated by commas")
 
 
 def routes() -> list[Route]:
@@ -59,7 +59,7 @@ def routes() -> list[Route]:
 
 
 async def unload_namespace(call: Call) -> Response:
-    """Close all topics of the namespace; clients come back by themselves."""
+    """Close all topics of the namespace. Clients reconnect."""
     namespace = superusers_namespace(call)
     existing_namespace(call, namespace, "Namespace not found")
     await _unload(call, namespace, None)
@@ -67,18 +67,18 @@ async def unload_namespace(call: Call) -> Response:
 
 
 async def unload_bundle(call: Call) -> Response:
-    """Close the topics of a bundle; clients come back by themselves. `destinationBroker` can only be this one."""
+    """Close the topics of a bundle. Clients reconnect. `destinationBroker` must be this broker."""
     namespace = superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     destination = call.query("destinationBroker")
     if destination and destination != broker_id(call):
-        raise AdminError(409, f"There is no broker {destination}: this one is {broker_id(call)}")
+        raise AdminError(409, f"Broker {destination} does not exist: the only broker is {broker_id(call)}")
     await _unload(call, namespace, bundle)
     return no_content()
 
 
 async def split_bundle(call: Call) -> Response:
-    """Cut a bundle by `splitAlgorithmName`; the bundle may be called LARGEST. `unload=true` unloads it afterwards.
+    """Split a bundle, or `LARGEST`, with `splitAlgorithmName`. `unload=true` unloads it afterwards.
 
     The body is a list of positions, for specified_positions_divide only.
     """
@@ -97,7 +97,7 @@ async def split_bundle(call: Call) -> Response:
     cut = split_positions(bundle, algorithm, inside, wanted)
 
     def change(bundles: BundlesData) -> BundlesData:
-        # checked again: a concurrent request may have split it
+        # Check again: a concurrent request may have split it
         checked_bundle(str(bundle), bundles.boundaries)
         new = split_boundaries(bundles.boundaries, bundle, cut)
         return BundlesData(new, len(new) - 1)
@@ -110,7 +110,7 @@ async def split_bundle(call: Call) -> Response:
 
 
 async def get_hash_positions(call: Call) -> Response:
-    """Where the topics of a bundle lie in it; only those that `topics` names, when it is given."""
+    """Return the hash positions of a bundle's topics; with `topics`, only of these."""
     namespace = call.namespace_name()
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
@@ -121,7 +121,7 @@ async def get_hash_positions(call: Call) -> Response:
 
 
 async def delete_bundle(call: Call) -> Response:
-    """Nothing is left of a bundle without topics: 204. With topics: 409, unless `force=true` deletes these."""
+    """Delete a bundle without topics: 204. With topics: 409, unless `force=true`, which deletes them."""
     namespace = administered_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     is_forced = call.flag("force")
@@ -136,7 +136,6 @@ async def delete_bundle(call: Call) -> Response:
 
 
 async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict[str, int]:
-    """Return those of `names` that are in `bundle`, with their hashes."""
     found: dict[str, int] = {}
 
     def steps() -> Iterator[None]:
@@ -155,25 +154,25 @@ def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
 
 
 async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
-    """Return all topics of a namespace, including the broker's own."""
     return await listed_topics(call, namespace, None, include_system=True)
 
 
 def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bundle:
     text = call.name("bundle")
     if text == HOT:
-        raise AdminError(404, f"Bundle range {HOT} not found: this broker does not measure the load of bundles")
+        raise AdminError(
+            404, f"Bundle range {HOT} not found: this broker does not measure the load of bundles. Name a bundle"
+        )
     if text == LARGEST:
         return fullest_bundle(boundaries, [hash_position(name) for name in names])
     return checked_bundle(text, boundaries)
 
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
-    """Close the loaded topics of a namespace, or of one bundle of it."""
     for topic in call.broker.loaded.all():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
             continue
-        # closing yields to the event loop; topics that ended meanwhile are not closed again
+        # Closing yields to the event loop; topics closed meanwhile are skipped.
         if call.broker.loaded.get(name) is topic:
             await call.broker.topics.unload(topic)

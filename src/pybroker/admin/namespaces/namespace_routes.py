@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces`: life cycle, policies document, bundles, topics and permissions of namespaces."""
+"""`/admin/v2/namespaces`: creation and deletion of namespaces, policies document, bundles, topics and permissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pybroker.model.policies import AuthAction, NamespacePolicies, copy_of, orde
 PERMISSIONS = NAMESPACE + "/permissions"
 
 DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT, "ALL": None}
-MODE = Query("mode", "of which kind", str, "PERSISTENT", tuple(DOMAIN_OF_MODE))
+MODE = Query("mode", "domain of the topics", str, "PERSISTENT", tuple(DOMAIN_OF_MODE))
 
 
 def routes() -> list[Route]:
@@ -53,7 +53,7 @@ async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
-    # The Go admin client sends an empty text for unset values.
+    # The Go admin client sends "" for unset values.
     policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
     await call.broker.namespace_deletion.settled(namespace)
     await call.resources.create_namespace(namespace, policies, call.config.max_namespaces_per_tenant)
@@ -64,7 +64,7 @@ async def get_policies(call: Call) -> Response:
     namespace = administered_namespace(call)
     policies = existing_namespace(call, namespace)
     if policies.is_allow_auto_update_schema is None:
-        policies = copy_of(policies)  # the one policy that Pulsar shows as it is in force
+        policies = copy_of(policies)  # the only policy whose effective value Pulsar shows
         policies.is_allow_auto_update_schema = call.config.is_allow_auto_update_schema_enabled
     return json_response(policies)
 

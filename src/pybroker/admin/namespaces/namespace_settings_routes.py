@@ -1,6 +1,6 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/...`: properties, clusters, resource group and placement of a namespace.
 
-Bookie affinity and anti-affinity are stored and shown only, because there is one broker with one store.
+Bookie affinity and anti-affinity are stored without effect, because there is one broker with one store.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def routes() -> list[Route]:
 
 
 def _namespace_of_tenant(call: Call) -> NamespaceName:
-    """Return the namespace of the path. Super users also receive the error for a missing tenant, as in Pulsar."""
+    """Return the namespace of the path. As in Pulsar, superusers receive an error for a missing tenant, too."""
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     existing_tenant(call, namespace.tenant)
@@ -76,7 +76,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def add_properties(call: Call) -> Response:
-    """Add the properties of the body to the existing ones."""
+    """Add the body's properties to the existing ones."""
     namespace = _namespace_of_tenant(call)
     added = await call.json(dict[str, str])
 
@@ -88,7 +88,7 @@ async def add_properties(call: Call) -> Response:
 
 
 async def remove_properties(call: Call) -> Response:
-    """All of them."""
+    """Remove all properties."""
 
     def change(policies: NamespacePolicies) -> None:
         policies.properties.clear()
@@ -131,7 +131,7 @@ async def get_replication(call: Call) -> Response:
 
 
 async def set_replication(call: Call) -> Response:
-    """The clusters exist, and both tenant and namespace may use them."""
+    """Set the replication clusters. They must exist, and the tenant and namespace must be allowed to use them."""
     namespace = administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.optional_json(list[str])
@@ -154,7 +154,7 @@ async def get_allowed_clusters(call: Call) -> Response:
 
 
 async def set_allowed_clusters(call: Call) -> Response:
-    """The tenant may use them, and those that the namespace lives in are among them."""
+    """Set the allowed clusters. The tenant must be allowed to use them, and they must include the replication clusters."""
     namespace = administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.json(list[str])
@@ -171,7 +171,7 @@ async def set_allowed_clusters(call: Call) -> Response:
 
 
 async def set_migrated(call: Call) -> Response:
-    """Whether the namespace has moved to another cluster."""
+    """Set whether the namespace has moved to another cluster."""
     namespace = superusers_namespace(call)
     is_migrated = await call.json(bool)
 
@@ -190,7 +190,7 @@ async def get_resource_group(call: Call) -> Response:
 
 
 async def set_resource_group(call: Call) -> Response:
-    """The group exists."""
+    """Set the resource group, which must exist."""
     namespace, group = administered_namespace(call), call.name("group")
     if call.broker.broker_context.resource_groups.get(group) is None:
         raise AdminError(412, "ResourceGroup does not exist")
@@ -221,7 +221,7 @@ async def get_bookie_affinity(call: Call) -> Response:
 
 
 async def set_bookie_affinity(call: Call) -> Response:
-    """No body, or `null`, unsets it."""
+    """Set the bookie affinity. No body or `null` removes it."""
     namespace = superusers_namespace(call)
     affinity = await call.optional_json(BookieAffinityGroup)
 
@@ -266,7 +266,7 @@ async def remove_anti_affinity(call: Call) -> Response:
 
 
 async def list_anti_affinity(call: Call) -> Response:
-    """The namespaces of a tenant in an anti-affinity group."""
+    """List the namespaces of a tenant in an anti-affinity group."""
     tenant, group = call.query("tenant"), call.name("group")
     if not tenant:
         raise BadBody("Tenant should not be null")
@@ -290,5 +290,5 @@ def _policies(call: Call) -> NamespacePolicies:
 
 
 def _text(value: str | None) -> Response:
-    """Answer with bare text, as Pulsar does, though it declares the answer as JSON."""
+    """Return unquoted text with the content type JSON, as Pulsar does."""
     return empty_ok() if value is None else text_response(value, "application/json")

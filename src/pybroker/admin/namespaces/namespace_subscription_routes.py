@@ -1,8 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on the subscriptions of all topics of a
-namespace.
+"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on subscriptions of all topics of a namespace.
 
-Partitions count as topics. Invariants: a topic that is deleted meanwhile is skipped; with a bundle, only topics in its
-hash range are changed.
+Topics deleted meanwhile are skipped. With a bundle, only topics in its hash range are changed.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def routes() -> list[Route]:
 
 
 async def clear_backlog(call: Call) -> Response:
-    """Every subscription of every topic has read everything."""
+    """Skip the backlog of every subscription of every topic."""
 
     async def act(topic: Topic) -> None:
         for name in list(topic.subscriptions):
@@ -55,7 +53,7 @@ async def clear_backlog(call: Call) -> Response:
 
 
 async def clear_backlog_of_subscription(call: Call) -> Response:
-    """The same for the subscriptions of one name; topics without it are skipped."""
+    """Skip the backlog of the subscriptions with one name. Topics without it are skipped."""
 
     async def act(topic: Topic) -> None:
         await _clear(topic, call.name("subscription"))
@@ -73,7 +71,9 @@ async def _clear(topic: Topic, name: str) -> None:
 
 
 async def unsubscribe(call: Call) -> Response:
-    """Delete the subscriptions of one name; refused afterwards when one of them has consumers, which stays."""
+    """Delete the subscriptions with one name. Those with consumers remain, and cause an error after the others are
+    deleted.
+    """
     busy = []
 
     async def act(topic: Topic) -> None:
@@ -93,7 +93,7 @@ async def unsubscribe(call: Call) -> Response:
 
 
 async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the topics of the namespace, or of the bundle in the path, loaded one after the other."""
+    """Act on the topics of the namespace or of the path's bundle, loaded one after the other."""
 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))

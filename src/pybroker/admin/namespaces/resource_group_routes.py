@@ -1,4 +1,4 @@
-"""`/admin/v2/resourcegroups`: rates that the topics of several namespaces share."""
+"""`/admin/v2/resourcegroups`: rate limits that topics of several namespaces share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`: the administrators of a tenant, and the permitted clusters of its namespaces."""
+"""`/admin/v2/tenants`: administrators of a tenant, and permitted clusters of its namespaces."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ async def delete_tenant(call: Call) -> Response:
 async def _tenant_info(call: Call) -> TenantInfo:
     info = await call.optional_json(TenantInfo)
     if info is None:
-        raise AdminError(412, "TenantInfo is null: the body names adminRoles and allowedClusters")
+        raise AdminError(412, "TenantInfo is null: the request needs a body with adminRoles and allowedClusters")
     if any(role != role.strip() for role in info.adminRoles):
         raise AdminError(412, "AdminRoles contains whitespace in the beginning or end.")
-    # Both are sets, shown in order.
+    # Both are sets, sorted for display.
     return TenantInfo(sorted(set(info.adminRoles)), sorted(set(info.allowedClusters)))

@@ -1,5 +1,5 @@
-"""Policies of namespaces and topics: set, show, and remove them.
+"""Policies of namespaces and topics.
 
-A policy with a single value is a row of `policy_table.py`, served by `plain_policies.py`; other policies (quotas,
-retention, offloading) have their own modules. `model/effective_policies.py` determines the policies in force.
+A policy with a single value is a row of `policy_table.py`, served by `policy_table_routes.py`; others (quotas,
+retention, offloading) have separate modules. `model/effective_policies.py` combines the levels.
 """

@@ -1,6 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/offload...`: where and when closed ledgers are moved.
+"""`/admin/v2/namespaces/{tenant}/{namespace}/offload...`: when closed ledgers are offloaded, and where.
 
-The thresholds have their own calls, and are stored in the document of the policy.
+The thresholds have separate calls but are stored in the policy's document.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pybroker.model.policies import NamespacePolicies
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One member of the policy with its own calls."""
+    """A member of the policy with separate calls."""
 
     path: str
     member: str
     namespace_field: str
-    """The earlier member, which applies without a value in the policy."""
+    """The older namespace member, used if the policy has no value."""
     is_answered_empty: bool = False
-    """Whether setting it answers 200 instead of 204."""
+    """Whether setting it returns 200 instead of 204."""
 
 
 THRESHOLDS = (
@@ -92,20 +92,20 @@ class ThresholdCalls:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """Return the set value; -1 for never, nothing if neither is set."""
+        """Return the value; -1 for never, empty if neither member is set."""
         policies = _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
         return empty_ok() if shown is None else json_response(shown)
 
     async def set(self, call: Call) -> Response:
-        """Any number."""
+        """Set the value; any number is permitted."""
         namespace = administered_namespace(call)
         await self._store(call, namespace, await call.json(Long))
         return empty_ok() if self.threshold.is_answered_empty else no_content()
 
     async def unset(self, call: Call) -> Response:
-        """Return to the value without a setting."""
+        """Remove the value."""
         await self._store(call, administered_namespace(call), None)
         return no_content()
 

@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: retention and backlog quotas that hold for all its topics."""
+"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: retention and backlog quotas of all topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_retention(call: Call) -> Response:
 
 
 async def set_retention(call: Call) -> Response:
-    """No body, or `null`, unsets it."""
+    """Set the retention. No body or `null` removes it."""
     namespace = administered_namespace(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
 
@@ -62,7 +62,7 @@ async def set_backlog_quota(call: Call) -> Response:
     namespace, kind = administered_namespace(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
     if quota is None:
-        raise BadBody("a backlog quota is needed")
+        raise BadBody("The request needs a body with a backlog quota")
 
     def change(policies: NamespacePolicies) -> None:
         if kind is BacklogQuotaType.SIZE and is_quota_above_retention(quota, policies.retention_policies):

@@ -1,4 +1,4 @@
-"""The table of the plain policies: names, storage, and differences between their calls, which are those of Pulsar."""
+"""The table of policies with a single value: names, storage, and differences between their calls, as in Pulsar."""
 
 from __future__ import annotations
 
@@ -60,41 +60,41 @@ class Level:
     field: str
     """Field of the level's document."""
     nothing: object = None
-    """Set by a request without a body, or with `null`; None removes the policy."""
+    """Value that a request without a body, or with `null`, sets. None removes the policy."""
     unset: object = None
-    """The answer to a GET without a value; None is an empty answer."""
+    """Response to a GET if the policy is not set. None: empty."""
     removed: object = None
-    """Set by a DELETE."""
+    """Value that a DELETE sets."""
     unset_by: object = None
-    """A value that unsets the policy."""
+    """Value that removes the policy."""
     set_method: str = "POST"
     can_be_unset: bool = True
     """Whether there is a DELETE."""
     is_set_by_superusers: bool = False
-    """Only super users may set and unset it, as in Pulsar."""
+    """Whether only superusers may change it, as in Pulsar."""
     is_in_query: bool = False
-    """The value is a query parameter with the name of the path."""
+    """Whether the value is a query parameter named like the path."""
     fixed_value: object = None
-    """The value that every request sets, independent of its body."""
+    """Value that every request sets, without regard to its body."""
     shows_default: bool = False
-    """A GET without a value shows the value in force."""
+    """Whether GET returns the effective value if the policy is not set."""
     also: tuple[str, ...] = ()
-    """Further fields with the same value."""
+    """Other fields that receive the same value."""
     is_applied: bool = False
-    """`applied=true` returns the value in force of a namespace; for topics, if the policy has `applied`."""
+    """Whether a namespace supports `applied=true`; topics do if the policy has `applied`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """One row: the type of the policy, its check, and its levels."""
+    """One row: the policy's type, its check, and its levels."""
 
     value_type: Any
     namespace: Level | None
     topic: Level | None
     applied: Callable[[EffectivePolicies], Any] | None = None
-    """Returns the value in force; None if Pulsar has no such call."""
+    """Returns the effective value. None: Pulsar has no such call."""
     is_by_cluster: bool = False
-    """The namespace's document has a value for each cluster."""
+    """Whether the namespace's document has a value per cluster."""
     check: Callable[[Call, Any], None] = lambda _, __: None
     """Raises AdminError for an invalid value."""
 
@@ -107,8 +107,8 @@ def _limit(
     topic_nothing: object = REFUSED,
     topic_refusal: str = "",
 ) -> PlainPolicy:
-    """Return a row for a number with 0 for no limit: path and field at both levels, and the answer to a negative one of
-    a topic.
+    """Return the row of a limit with 0 for unlimited: path and field at both levels, and the error for a negative topic
+    value.
     """
     shown = None if applied is not None else NO_CONTENT
     return PlainPolicy(

@@ -1,4 +1,4 @@
-"""Types of policies in requests, and checks that namespaces and topics share, with Pulsar's codes. Raises AdminError."""
+"""Types and checks of policies in requests, for namespaces and topics, with Pulsar's codes. Checks raise AdminError."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Sh
 
 
 def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
-    """Return a check for negative numbers, with Pulsar's answer at either level."""
+    """Return a check that refuses negative numbers with Pulsar's text of either level."""
 
     def check(call: Call, value: int) -> None:
         if value < 0:
@@ -67,7 +67,6 @@ def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int]
 
 
 def check_message_size(call: Call, size_bytes: int) -> None:
-    """Refuse more than the broker's limit."""
     if not 0 <= size_bytes <= call.config.max_message_size:
         raise AdminError(
             412,
@@ -76,20 +75,19 @@ def check_message_size(call: Call, size_bytes: int) -> None:
 
 
 def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
-    """Require consistent numbers of copies."""
     ensemble, written = persistence.bookkeeperEnsemble, persistence.bookkeeperWriteQuorum
     acknowledged = persistence.bookkeeperAckQuorum
     if not 0 < ensemble <= MAX_ENSEMBLE:
         raise AdminError(400, f"Bookkeeper-Ensemble must be <= {MAX_ENSEMBLE} and > 0.")
     if not ensemble >= written >= acknowledged > 0:
-        # Pulsar's text; its last number must be above 0 as well
+        # Pulsar's text, although the last number must be above 0, too.
         raise AdminError(
             400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({written}) >= AckQuorum ({acknowledged})"
         )
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """Require the type of created topics if topics are created automatically."""
+    """Require a topic type if automatic creation is enabled."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -102,7 +100,7 @@ def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> Non
     if override.topicType == PARTITIONED and count is not None and count < 1:
         raise _bad_topic_creation("[defaultNumPartitions] cannot be less than 1 for partition type.")
     if count is not None and 0 < most < count:
-        raise AdminError(406, f"defaultNumPartitions is more than maxNumPartitionsPerPartitionedTopic ({most})")
+        raise AdminError(406, f"defaultNumPartitions exceeds maxNumPartitionsPerPartitionedTopic ({most})")
 
 
 def _bad_topic_creation(detail: str) -> AdminError:
@@ -110,17 +108,15 @@ def _bad_topic_creation(detail: str) -> AdminError:
 
 
 def check_entry_filters(call: Call, filters: EntryFilters) -> None:
-    """Require filters that the broker has loaded."""
     names = split_names(filters.entryFilterNames)
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
     for name in names:
         if not call.broker.broker_context.entry_filters.has(name):
-            raise AdminError(400, f"Entry filter {name!r} not found")
+            raise AdminError(400, f"Entry filter {name!r} is not loaded (entryFilterNames)")
 
 
 def check_offload(_: Call, policies: OffloadPolicies) -> None:
-    """Require a target for offloaded ledgers."""
     refusal = offload_refusal(policies)
     if refusal:
         raise AdminError(412, refusal)
@@ -145,19 +141,19 @@ def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies 
 
 
 def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
-    """Return `quota`. Raises AdminError 400 without a policy for an exceeded quota."""
+    """Return `quota`. Raises AdminError 400 if its policy is missing or unknown."""
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota
 
 
-QUOTA_TYPE = Query("backlogQuotaType", "which of the quotas", str, BacklogQuotaType.SIZE, tuple(BacklogQuotaType))
+QUOTA_TYPE = Query("backlogQuotaType", "type of the quota", str, BacklogQuotaType.SIZE, tuple(BacklogQuotaType))
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """Return the query's `backlogQuotaType`, the size by default. Raises AdminError 404 for another value."""
+    """Return the query's `backlogQuotaType`, by default the size. Raises AdminError 404 for another value."""
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:
         return BacklogQuotaType(text)
     except ValueError:
-        raise AdminError(404, f"No such backlogQuotaType: {text!r}") from None
+        raise AdminError(404, f"backlogQuotaType {text!r} does not exist") from None

@@ -1,6 +1,6 @@
 """`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: policies of one topic.
 
-A GET shows the value of the topic itself; with `?applied=true` the value in force, of any level.
+GET returns the topic's value; with `?applied=true` the effective value of any level.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def get_retention(call: Call) -> Response:
 
 
 async def set_retention(call: Call) -> Response:
-    """No body, or `null`, changes nothing."""
+    """Set the retention. No body or `null` changes nothing."""
     topic = await policies_topic(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
     if retention is None:
@@ -95,7 +95,7 @@ async def remove_retention(call: Call) -> Response:
 
 
 async def get_backlog_quotas(call: Call) -> Response:
-    """The quotas in force are shown as Pulsar does: a topic with quotas of its own shows only those."""
+    """Return the backlog quotas. As in Pulsar, a topic with quotas shows only those, not the namespace's."""
     topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):
@@ -105,7 +105,7 @@ async def get_backlog_quotas(call: Call) -> Response:
 
 
 async def set_backlog_quota(call: Call) -> Response:
-    """No body, or `null`, unsets it."""
+    """Set a backlog quota. No body or `null` removes it."""
     topic, kind = await policies_topic(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
 
@@ -144,7 +144,9 @@ async def get_replication(call: Call) -> Response:
 
 
 async def set_replication(call: Call) -> Response:
-    """The clusters are known, the tenant may use them, and this one is among them."""
+    """Set the replication clusters. They must exist, the tenant must be allowed to use them, and this one must be
+    included.
+    """
     topic = await policies_topic(call)
     clusters = await call.optional_json(list[str])
     if not clusters:
@@ -174,7 +176,7 @@ async def get_shadow_topics(call: Call) -> Response:
 
 
 async def set_shadow_topics(call: Call) -> Response:
-    """The topics exist and are persistent."""
+    """Set the shadow topics, which must exist and be persistent."""
     topic = await policies_topic(call)
     shadows = await call.optional_json(list[str])
     if not shadows:
@@ -215,7 +217,7 @@ async def get_subscription_rate(call: Call) -> Response:
 
 
 async def set_subscription_rate(call: Call) -> Response:
-    """No body, or `null`, changes nothing."""
+    """Set the rate of one subscription. No body or `null` changes nothing."""
     topic, name = await policies_topic(call), call.name("subscription")
     rate = await call.optional_json(DispatchRate)
     if rate is None:
@@ -239,7 +241,7 @@ async def remove_subscription_rate(call: Call) -> Response:
 
 
 async def remove_policies(call: Call) -> Response:
-    """All of them; also of a topic that does not exist, of which nothing is left then."""
+    """Remove all policies of the topic, which need not exist."""
     await call.resources.delete_topic_policies(_topic(call))
     return no_content()
 
@@ -249,12 +251,12 @@ async def _in_force(call: Call, topic: TopicName) -> EffectivePolicies:
 
 
 def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    """Return the policies in force if `own` are stored, for changes that are checked first."""
+    """Return the effective policies if the topic had `own`, to check a change before it is stored."""
     return call.broker.broker_context.effective_policies(topic.namespace, own)
 
 
 async def policies_topic(call: Call) -> TopicName:
-    """Return the topic of the path, which exists and may have its own policies; partitions share those of their topic."""
+    """Return the topic of the path. It must exist, and must not be a partition, which shares its topic's policies."""
     topic = _topic(call)
     if topic.partition_index >= 0:
         raise AdminError(412, "Not allowed to set/get topic policy for a partition")
@@ -268,5 +270,5 @@ def _topic(call: Call) -> TopicName:
     call.require_namespace_admin(topic.namespace)
     namespace_of_topics(call, topic.namespace)
     if not call.config.topic_level_policies_enabled:
-        raise AdminError(405, "Topic level policies are disabled (topicLevelPoliciesEnabled)")
+        raise AdminError(405, "Topic level policies are disabled (topicLevelPoliciesEnabled=false)")
     return topic

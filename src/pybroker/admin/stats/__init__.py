@@ -1,4 +1,4 @@
-"""Statistics of topics, bundles, and the broker as JSON, and the sampled rates for them.
+"""Statistics of topics, bundles and the broker as JSON, and the sampled rates.
 
-Start with `rate_sampler.py` (the rates) and `topic_stats.py` (the document of a topic).
+Start with `rate_sampler.py` (rates) and `topic_stats.py` (a topic's document).
 """

@@ -1,4 +1,4 @@
-"""The load report: the work of this broker, and its usage of the machine."""
+"""The load report: the broker's work and its usage of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ NO_LOAD_MANAGER = "none"
 
 
 def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, BundleLoad]) -> dict[str, Any]:
-    """`loads` are those of the bundles with loaded topics. Bundles are never moved: none was gained or lost."""
+    """Return the report. `loads` are those of bundles with loaded topics. Bundles never move, so none was gained or
+    lost.
+    """
     found, resources = broker.presence.addresses.resolve(None), rates.resources
     urls = {
         "webServiceUrl": found.http_url,

@@ -39,7 +39,7 @@ class BundleLoad:
 
 
 def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
-    """Return the topic's hash range; the whole range for a namespace that is being deleted."""
+    """Return the topic's bundle, or the whole range for a namespace that is being deleted."""
     policies = broker.resources.namespace(topic.name.namespace)
     if policies is None:
         return str(bundles_of(("0x00000000", "0xffffffff"))[0])
@@ -47,7 +47,7 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
 
 
 def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Iterator[None]:
-    """Fill `loads`, by `tenant/namespace/bundle`, one topic per step, so that the caller can yield to the event loop."""
+    """Fill `loads`, by `tenant/namespace/bundle`, one topic per step."""
     for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)

@@ -1,7 +1,7 @@
-"""The published and dispatched amounts of each resource group, and the namespaces that joined and left it.
+"""Published and delivered amounts of each resource group, and namespaces that joined and left it.
 
-Updated at the end of each window of rates. The traffic of a topic after the last window before its unload is not
-counted, nor is a namespace that joined and left within one window.
+Updated at the end of each rate window. Not counted: traffic of a topic between the last window and its unload, and a
+namespace that joined and left within one window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISPATCH = "Dispatch"
 
 
 class GroupUsage:
-    """Sums since the start, by the group's name; usage also by operation. Owned by the rate sampler."""
+    """Sums since the start by group, usage also by operation. Owned by the rate sampler."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
@@ -27,13 +27,11 @@ class GroupUsage:
         self._groups: dict[str, str] = {}  # by namespace
 
     def add(self, group: str | None, done: str, messages: int, size_bytes: int) -> None:
-        """Count the traffic of a topic of `group` in the window that ends."""
         if group is not None:
             self.messages[group, done] += messages
             self.bytes[group, done] += size_bytes
 
     def look_at_namespaces(self, resources: Resources) -> None:
-        """Count namespaces that joined and left groups."""
         found: dict[str, str] = {}
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):

@@ -1,4 +1,4 @@
-"""The stored metadata of a topic's managed ledger, and the deprecated summary of its backlog. Pure."""
+"""The stored metadata of a topic's managed ledger, and the deprecated backlog summary. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
 
-_NO_LEDGER_ID = -1  # cursors have no ledgers here
+_NO_LEDGER_ID = -1  # cursors have no ledgers
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:
-    """Return the JSON of `internal-info`. An open ledger has no counts, because its stored metadata has none."""
+    """Return the JSON of `internal-info`. As in the stored metadata, an open ledger has no counts."""
     ledger = topic.ledger
     rows = list(ledger.ledgers.rows())
     changed_ms = max([topic.loaded_ms, *(row.closed_ms for row in rows if row.is_sealed)])
@@ -51,7 +51,6 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def backlog_summary(name: TopicName, topics: Sequence[Topic], broker_name: str, now_ms: int) -> dict[str, Any]:
-    """Return the JSON of `backlog`, of one topic or of all partitions of `name`."""
     rows = [row for topic in topics for row in topic.ledger.ledgers.rows()]
     backlogs: dict[str, int] = {}
     for topic in topics:

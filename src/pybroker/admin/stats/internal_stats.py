@@ -1,4 +1,4 @@
-"""The JSON of `internalStats`: the state of a topic's managed ledger and its cursors."""
+"""The JSON of `internalStats`: a topic's managed ledger and cursors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_CURSOR = {
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return no ledger for a non-persistent topic, and no cursors for its subscriptions."""
+    """Return the document. A non-persistent topic has no ledger, and its subscriptions have no cursors."""
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)
     return {
@@ -64,7 +64,7 @@ def _of_ledger(topic: Topic, with_metadata: bool) -> dict[str, Any]:
 
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
-    """Return readers with leases, which keep ledgers from being trimmed: a member beyond Pulsar's, absent without any."""
+    """Return read leases, which keep ledgers from being trimmed. Not in Pulsar; absent without leases."""
     now_ms = topic.runtime.clock.monotonic_ms()
     return [
         {
@@ -88,11 +88,12 @@ def _state(topic: Topic) -> str:
         return "Fenced"
     if topic.ledger.is_terminated:
         return "Terminated"
-    return "WriteFailed" if topic.ledger.is_write_failed else "LedgerOpened"
+    if topic.ledger.is_write_failed:
+        return "WriteFailed"
+    return "CreatingLedger" if topic.ledger.is_changing_ledger else "LedgerOpened"
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Return the cursors of subscriptions and of deduplication."""
     shown = {
         name: cursor_stats(
             topic.ledger,
@@ -115,7 +116,7 @@ def _cursors(topic: Topic) -> dict[str, Any]:
 
 
 def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
-    """Return the blocked reason and the start of the stall: a member beyond Pulsar's, absent during dispatch."""
+    """Return the blocked reason and its start. Not in Pulsar; absent during delivery."""
     stall = subscription.stall
     if stall is None:
         return {}
@@ -138,5 +139,4 @@ def _cursor_properties(subscription: Subscription) -> dict[str, int]:
 
 
 def _is_waiting(subscription: Subscription) -> bool:
-    """Whether the next message would be sent at once."""
     return bool(subscription.consumers) and not subscription.cursor.has_more()

@@ -1,4 +1,4 @@
-"""The internals of a managed ledger and its cursors, with the members of Pulsar. Cursors have no ledgers."""
+"""Internals of a managed ledger and its cursors, in Pulsar's format. Cursors have no ledgers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def managed_ledger_stats(
     with_metadata: bool,
     cursors: dict[str, Any],
 ) -> dict[str, Any]:
-    """`opened_ms`, since 1970, is when it was opened here; `cursors` are of `cursor_stats`."""
+    """Return a managed ledger's document. `opened_ms` is Unix time; `cursors` are from `cursor_stats`."""
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
     closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
@@ -53,7 +53,7 @@ def cursor_stats(
     is_reading: bool,
     properties: dict[str, int],
 ) -> dict[str, Any]:
-    """`opened_ms` as above."""
+    """Return a cursor's document. `opened_ms` is Unix time."""
     mark_delete = cursor.mark_delete_position
     return {
         "markDeletePosition": str(mark_delete),
@@ -76,7 +76,7 @@ def cursor_stats(
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """Return no counts for an open ledger, as in Pulsar."""
+    """Return a ledger's document. As in Pulsar, an open ledger has no counts."""
     shown: dict[str, Any] = {
         "ledgerId": row.ledger_id,
         "entries": row.entry_count if row.is_sealed else 0,

@@ -1,7 +1,7 @@
-"""The JSON of `partitioned-stats`: the statistics of all partitions of a topic together.
+"""The JSON of `partitioned-stats`: statistics over all partitions of a topic.
 
-Members that only make sense for one topic are absent, and times of single events are 0, as in Pulsar. It is built in
-steps between which the caller yields to the event loop.
+As in Pulsar, members that apply to one topic only are absent, and times of single events are 0. The document is built
+in steps, between which the caller yields to the event loop.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _PUBLISHER_SUMS = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
 
 
 def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: bool) -> Steps:
-    """Return the sums; zeros without partitions."""
+    """Return the sums, or zeros without partitions."""
     subscriptions: dict[str, Document] = {}
     for partition in partitions:
         for name, each in partition["subscriptions"].items():
@@ -121,7 +121,7 @@ def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: 
         "replication": {},
         "compaction": {key: max((each["compaction"][key] for each in partitions), default=0) for key in _COMPACTION},
     }
-    if "msgDropRate" in last:  # of non-persistent topics
+    if "msgDropRate" in last:  # non-persistent topics only
         document["msgDropRate"] = _dropped(partitions)
     for each in partitions:
         if each["oldestBacklogMessageAgeSeconds"] > document["oldestBacklogMessageAgeSeconds"]:
@@ -148,7 +148,7 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 
 def _publishers(partitions: list[Document], by_name: bool) -> Generator[None, None, list[Document]]:
-    """Merge producers that may produce to some partitions only by name, and the others by their index in the list."""
+    """Merge producers by name, if they may produce to some partitions only, otherwise by their index in the list."""
     by_place: dict[int, list[Document]] = {}
     named: dict[str, list[Document]] = {}
     for partition in partitions:
@@ -182,7 +182,6 @@ def _publisher(sames: list[Document]) -> Document:
 
 
 def _subscription(sames: list[Document]) -> Document:
-    """Merge the aggregate so far and the next one."""
     last = sames[-1]
     return {
         **_sums(_SUBSCRIPTION_SUMS, sames),
@@ -203,7 +202,7 @@ def _united(key: str, documents: list[Document]) -> dict[str, str]:
 
 
 def _consumers(lists: list[list[Document]]) -> list[Document]:
-    """Lists of equal length are assumed to have the same consumers in the same order; otherwise all are listed."""
+    """Merge consumers by index if all lists have the same length, otherwise list them all."""
     if len(lists) == 2 and len(lists[0]) == len(lists[1]):
         return [_consumer(list(pair)) for pair in zip(*lists, strict=True)]
     return [_consumer([each]) for one in lists for each in one]

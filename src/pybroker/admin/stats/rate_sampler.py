@@ -1,8 +1,8 @@
-"""Reads the counters of topics and their clients once per `statsUpdateFrequencyInSecs` and keeps the rates of that
-window.
+"""The rate sampler: reads counters of topics and clients once per `statsUpdateFrequencyInSecs` and stores the rates of
+that window.
 
-Owns the windows; the live objects have counters only. An unloaded object is forgotten at the next sample. An object
-that is younger than the last sample is measured from there: its counters began at 0.
+Live objects have counters only. An unloaded object is removed at the next sample. A new object is measured from the
+last sample, because its counters began at 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_MS = 1.0
-"""The maximum time without yielding to the event loop."""
+"""Maximum time without yielding to the event loop."""
 OBJECTS_PER_LOOK_AT_THE_CLOCK = 20
 
 
@@ -38,7 +38,7 @@ class RateSampler:
         self._clock = clock
         self._sampled_ms = clock.monotonic_ms()
         self._windows = _Windows()
-        # For objects without a window; must not be changed.
+        # Used for objects without a window. Must not be changed.
         self._new_topic = TopicRates(self._sampled_ms, TopicCounters())
         self._new_producer = ProducerRates(self._sampled_ms)
         self._new_receiver = DeliveryRates(self._sampled_ms)
@@ -48,7 +48,7 @@ class RateSampler:
         self.started_wall_ms = broker.runtime.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
-        """Return zeros for an object that no window has seen yet. The other methods do the same."""
+        """Return the object's rates, or zeros if no window has measured it. The other methods do the same."""
         return self._windows.topics.get(topic, self._new_topic)
 
     def producer(self, producer: Producer) -> ProducerRates:
@@ -68,7 +68,7 @@ class RateSampler:
             await self._runtime.sleep(frequency_s)
 
     async def sample(self) -> None:
-        """End the window of all loaded and attached objects."""
+        """End the window of all loaded topics and connected clients."""
         ended = _Windows()
         clock = self._clock
         window_began_ms, self._sampled_ms = self._sampled_ms, clock.monotonic_ms()
@@ -83,7 +83,7 @@ class RateSampler:
         self.resources.sample(self._runtime.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
-        """Move the needed windows to `ended`, one object per step; new objects have one since `began_ms`."""
+        """Move windows of live objects to `ended`, one object per step. New objects get one that began at `began_ms`."""
         clock, windows = self._clock, self._windows
         for topic in self._broker.loaded.all():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
@@ -109,7 +109,7 @@ class RateSampler:
 
 
 class BrokerRates:
-    """The activity of the whole broker during the last window."""
+    """The activity of the broker during the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
         stats = broker.runtime.stats
@@ -118,7 +118,7 @@ class BrokerRates:
         self.topic_load_ms = BucketsWindow(len(stats.topic_load_ms.counts))
         self.topic_loads = Rate(now_ms)
         self.topic_load_failures = Rate(now_ms)
-        # Entries and bytes of read requests: found in memory, or read from the store.
+        # Entries and bytes of read requests that were in memory, or read from the store.
         self.cache_hits = Rate(now_ms)
         self.cache_hit_bytes = Rate(now_ms)
         self.cache_misses = Rate(now_ms)

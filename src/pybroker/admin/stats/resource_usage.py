@@ -1,11 +1,10 @@
-"""The usage of the machine, for load reports and the `pulsar_lb_...` metrics.
+"""Resource usage of the machine, for load reports and the `pulsar_lb_...` metrics.
 
-Measured once per window, from the kernel's files: reading them takes microseconds and never waits for a disk. On a
-system without them, all figures are 0.
+Measured once per window from files in /proc and /sys, in microseconds. Without them, all figures are 0.
 
-`cpu`: the busy share of the whole machine, 100 for each core. `memory`: the resident memory of this process, relative
-to the machine or its control group, in MB. `direct memory`: the memory of messages, in MB: the cache of entries and
-unstored published messages, relative to their limits. `bandwidth`: all network interfaces but the loopback, in kbit/s.
+`cpu`: busy share of the machine, 100 per core. `memory`: resident memory of the process, relative to the machine or
+control group, in MB. `direct memory`: cached entries and unstored messages, relative to their limits, in MB.
+`bandwidth`: all network interfaces except the loopback, in kbit/s.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NETWORKS = Path("/sys/class/net")
 
 
 class Usage(NamedTuple):
-    """An unknown limit is UNKNOWN_LIMIT."""
+    """Usage and limit; an unknown limit is UNKNOWN_LIMIT."""
 
     usage: float = 0.0
     limit: float = UNKNOWN_LIMIT
@@ -38,7 +37,7 @@ class Usage(NamedTuple):
 
 
 class ResourceMeter:
-    """The usage at the last sample, and the values that the next one is relative to."""
+    """The usage at the last sample, and the counters from which the next one is computed."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -64,7 +63,7 @@ class ResourceMeter:
         if self._sampled_ms is not None and monotonic_ms > self._sampled_ms:
             elapsed_ms = monotonic_ms - self._sampled_ms
             limit = _network_limit_kbit_per_s()
-            # Bits a millisecond are kilobits a second.
+            # Bits per millisecond are kilobits per second.
             self.bandwidth_in = Usage(8 * (received - self._network_bytes[0]) / elapsed_ms, limit)
             self.bandwidth_out = Usage(8 * (sent - self._network_bytes[1]) / elapsed_ms, limit)
         self._network_bytes = received, sent
@@ -78,13 +77,11 @@ class ResourceMeter:
 
     @property
     def max_percent(self) -> float:
-        """Return the percentage of the resource that is used most."""
         usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
         return max(usage.percent for usage in usages)
 
 
 def _text(path: Path) -> str:
-    """Return an empty text for a missing file."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -97,7 +94,7 @@ def _cpu_ticks() -> tuple[int, int]:
     ticks = [int(each) for each in fields]
     if len(ticks) < 5:
         return 0, 0
-    idle = ticks[3] + ticks[4]  # idle, and idle because of IO
+    idle = ticks[3] + ticks[4]  # idle, and idle during IO
     return sum(ticks) - idle, sum(ticks)
 
 
@@ -112,7 +109,6 @@ def _resident_bytes() -> int:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Return received and sent bytes since boot."""
     received = sent = 0
     for line in _text(_PROC / "net/dev").splitlines()[2:]:
         name, _, figures = line.partition(":")
@@ -124,7 +120,7 @@ def _network_bytes() -> tuple[int, int]:
 
 
 def _network_limit_kbit_per_s() -> float:
-    """Return the sum of known interface speeds, UNKNOWN_LIMIT without one."""
+    """Return the sum of known interface speeds, or UNKNOWN_LIMIT."""
     try:
         speeds = [_text(interface / "speed").strip() for interface in _NETWORKS.iterdir()]
     except OSError:

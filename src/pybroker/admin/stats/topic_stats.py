@@ -1,11 +1,9 @@
-"""The JSON of a topic's `stats`, with the members of Pulsar.
+"""The JSON of a topic's `stats`, in Pulsar's format.
 
-The document is made of snapshots (`broker/snapshots`) by a generator that pauses after each slice of work, so a topic
-with thousands of consumers or draining hashes does not block the event loop. The caller passes in the figures that need
-reads from the store. Members that do not apply are absent; all others are always present.
-
-Invariant: sums are over the subscriptions that are shown. A consumer that leaves meanwhile is shown in the state in
-which it left.
+A generator builds the document from snapshots (`broker/snapshots`) and pauses after each time slice, so that thousands
+of consumers or draining hashes do not block the event loop. The caller passes figures that need reads from the store.
+Invariant: sums are over the subscriptions in the document. A consumer that disconnects meanwhile is shown in its last
+state.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ Steps = Generator[None, None, Document]
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
 MAX_WAITING_HASHES = 10
-"""The hashes with most waiting entries."""
+"""Shown hashes, those with most waiting entries."""
 THROTTLED_EVENTS = {
     f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
     for limit in ("Subscription", "Topic", "Broker")
@@ -66,9 +64,7 @@ NOT_STORED = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures that need reads from the store; -1 if the request does not ask for them. The time is 0 if no entry is
-    unread.
-    """
+    """Figures that need reads from the store; -1 if not requested. The time is 0 if nothing is unread."""
 
     backlog_bytes: int
     earliest_publish_ms: int
@@ -76,10 +72,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StatsRequest:
-    """The requested members, and the figures that were measured for them."""
+    """The requested members, and their measured figures."""
 
     measured: Mapping[SubscriptionBase, Measured]
-    """The subscriptions to show."""
+    """By subscription to show."""
     backlog_bytes: int
     """Backlog of the slowest subscription."""
     broker_id: str
@@ -91,7 +87,7 @@ def topic_stats(topic: TopicBase, rates: RateSampler, request: StatsRequest) -> 
     subscriptions: dict[str, Document] = {}
     for name, subscription in list(topic.subscriptions.items()):
         measured = request.measured.get(subscription)
-        if measured is not None:  # otherwise it was created during the measurement
+        if measured is not None:  # otherwise created meanwhile
             subscriptions[name] = yield from _subscription(subscription, rates, measured, request.with_consumers)
     publishers: list[Document] = []
     for _, producer in sorted(topic.producers.items()) if request.with_publishers else ():
@@ -159,7 +155,7 @@ def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Colle
 
 
 def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
-    """Return zeros for a non-persistent topic, which has no backlog."""
+    """Return the quota members; zeros for a non-persistent topic."""
     if snapshot.ledger is None:
         return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
     document: Document = {
@@ -187,7 +183,7 @@ def _earliest(measured: Collection[Measured]) -> int:
 
 
 def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
-    """`now_ms` is from the monotonic clock."""
+    """`now_ms` is monotonic."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -206,7 +202,7 @@ def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -
 
 
 def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
-    """Return a member beyond Pulsar's, present only during the wait. Both times are of the monotonic clock."""
+    """Return a member that Pulsar does not have, present only during the wait. Both times are monotonic."""
     return {} if since_ms is None else {"waitsForMemory": {"forMillis": round(now_ms - since_ms)}}
 
 
@@ -271,7 +267,7 @@ def _subscription(
 
 
 def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapshot) -> Document:
-    """Return members that Pulsar does not have. Each is present only while it has something to report."""
+    """Return members that Pulsar does not have, each only if it has content."""
     document: Document = {}
     if snapshot.cursor is None:
         return document
@@ -293,7 +289,6 @@ def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapsho
 
 
 def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
-    """Return the members that subscriptions and consumers have in common."""
     return {
         "msgRateOut": rates.messages_out.per_second,
         "msgThroughputOut": rates.bytes_out.per_second,
@@ -306,7 +301,7 @@ def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
 
 
 def _hashes(snapshot: SubscriptionSnapshot) -> Document:
-    """Return zeros for types that ignore keys."""
+    """Return the hash members; zeros for types that ignore keys."""
     owners, key_order = snapshot.owners, snapshot.key_order
     joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {
@@ -344,9 +339,7 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
 
 
 def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
-    """Return the chunks of a Shared subscription that wait for the consumer that received the first chunk of their
-    message.
-    """
+    """Return the chunks of a Shared subscription that wait for the consumer of their message's first chunk."""
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,
@@ -356,7 +349,7 @@ def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
         "consumers": [
             {
                 "consumer": each.consumer.name,
-                "reason": "consumer cannot take more of the message that it has begun",
+                "reason": "consumer cannot receive more chunks of its message",
                 "entries": each.entries,
                 "since": None if each.since_ms is None else iso_text(each.since_ms),
                 "setAsideFrom": None if each.parked_from is None else str(each.parked_from),
@@ -368,8 +361,8 @@ def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
 
 def _reason(each: WaitingOfHash) -> str:
     if not each.is_draining:
-        return "consumer cannot take more"
-    return "nobody has this hash" if each.consumer is None else "consumer drains this hash"
+        return "consumer cannot receive messages now"
+    return "no consumer owns the hash" if each.consumer is None else "consumer still drains the hash"
 
 
 def _consumer(consumer: ConsumerSnapshot, rates: DeliveryRates) -> Document:
@@ -402,17 +395,16 @@ def _consumer(consumer: ConsumerSnapshot, rates: DeliveryRates) -> Document:
 
 
 class _KeyView:
-    """The key hashes of all consumers of a subscription, looked up once."""
+    """The key hashes of all consumers of a subscription, computed once."""
 
     def __init__(self, owners: HashOwners, key_order: KeyOrderView | None) -> None:
-        """`key_order` is None for a non-persistent topic, where no hash drains."""
+        """`key_order` is None for a non-persistent topic, on which no hash drains."""
         self._ranges: dict[ConsumerState, list[HashRange]] = owners.selector.ranges()
         self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] | None = None
         if key_order is not None:
             self._draining = key_order.draining.by_consumer()
 
     def add_to(self, document: Document, consumer: ConsumerState) -> Generator[None, None, None]:
-        """Complete the document of one consumer."""
         document["keyHashRangeArrays"] = self._ranges.get(consumer, [])
         if self._draining is None:
             return

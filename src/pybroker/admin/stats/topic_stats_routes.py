@@ -1,4 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: the statistics of a topic, or of its partitions."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: statistics of a topic or its partitions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 NOT_ASKED_FOR = -1
 PARTITION_MARK = "-partition-"
 SHOWN = (
-    Query("subscriptionBacklogSize", "bytes of each backlog, exactly", bool, True),
-    Query("getEarliestTimeInBacklog", "when the oldest message of each backlog was published", bool),
+    Query("subscriptionBacklogSize", "include the exact size of each backlog, in bytes", bool, True),
+    Query("getEarliestTimeInBacklog", "include the publish time of the oldest message of each backlog", bool),
     Query("excludePublishers", "without producers", bool),
     Query("excludeConsumers", "without consumers", bool),
 )
-PER_PARTITION = Query("perPartition", "also those of each partition", bool, True)
+PER_PARTITION = Query("perPartition", "include each partition", bool, True)
 
 
 class TopicStatsRoutes:
@@ -58,19 +58,21 @@ class TopicStatsRoutes:
         ]
 
     async def get(self, call: Call) -> Response:
-        """`getPreciseBacklog` changes nothing: the backlog is counted exactly in any case."""
+        """Return a topic's statistics. `getPreciseBacklog` has no effect: backlogs are always exact."""
         call.require_lookup(call.topic_name())
         return json_with_nulls(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
-        """Return the sums, and unless `perPartition=false` those of each partition. Missing partitions are omitted."""
+        """Return the sums over the partitions and, unless `perPartition=false`, each partition. Missing partitions are
+        omitted.
+        """
         name, metadata = _partitioned(call)
         documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
         by_name = call.config.aggregate_publisher_stats_by_producer_name
         merging = partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name)
         merged = await in_slices(merging, call.runtime.clock)
         if not documents:
-            documents[str(name)] = dict(merged)  # as in Pulsar: no partition was created yet
+            documents[str(name)] = dict(merged)  # as in Pulsar, if no partition exists
         is_detailed = call.query("perPartition") is None or call.flag("perPartition")
         return json_with_nulls({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
 
@@ -94,7 +96,7 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """Raises AdminError 404 if the topic is not partitioned."""
+    """Return the partitioned topic and its metadata. Raises AdminError 404 if the topic is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
@@ -108,14 +110,14 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
 
 
 async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
-    """Yield the existing ones, loaded one after the other."""
+    """Yield existing partitions, loaded one after the other."""
     for partition in topics_of(call, name):
         with contextlib.suppress(TopicNotFound):
             yield await call.broker.topics.any(partition, may_create=False)
 
 
 async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBase, Measured], int]:
-    """Return the figures that need reads from the store, for each subscription, and the size of the largest backlog."""
+    """Return the figures of each subscription that need reads from the store, and the size of the largest backlog."""
     if not isinstance(topic, Topic):
         return dict.fromkeys(topic.subscriptions.values(), Measured(0, 0)), 0
     with_size = call.query("subscriptionBacklogSize") is None or call.flag("subscriptionBacklogSize")
@@ -129,7 +131,7 @@ async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBa
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:
-    """Return the exact size; an estimate if the store fails, because the other figures are needed then."""
+    """Return the exact size, or an estimate if the store fails, because operators then need the other figures."""
     try:
         return (await subscription.cursor.backlog()).size_bytes
     except StoreError:

@@ -1,4 +1,4 @@
-"""Open transactions in the stats of a topic and of a subscription."""
+"""Open transactions in the statistics of a topic or subscription."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from pybroker.broker.snapshots.topic_snapshot import TopicSnapshot
 
 SHOWN = 100
-"""Maximum number of listed transactions, oldest first. The counts are of all transactions."""
+"""Maximum number of listed transactions, oldest first. Counts include all."""
 
 
 def of_topic(snapshot: TopicSnapshot, now_ms: int) -> dict[str, Any]:
-    """`now_ms` is in milliseconds since 1970."""
+    """`now_ms` is Unix time."""
     buffer = snapshot.transactions
     if buffer is None:
         return {"ongoingTxnCount": 0, "abortedTxnCount": 0, "committedTxnCount": 0}
@@ -38,7 +38,7 @@ def of_topic(snapshot: TopicSnapshot, now_ms: int) -> dict[str, Any]:
 
 
 def of_subscription(snapshot: SubscriptionSnapshot, now_ms: int) -> dict[str, Any]:
-    """Return the pending transaction acks, if any. `now_ms` is in milliseconds since 1970."""
+    """Return the pending transaction acks, if any. `now_ms` is Unix time."""
     pending, transactions = snapshot.pending_transaction_acks, snapshot.transactions
     if pending is None or transactions is None:
         return {}

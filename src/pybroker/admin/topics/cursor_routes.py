@@ -1,7 +1,7 @@
 """`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's
 cursor.
 
-Consumers may be connected: skipped messages are not delivered any more, and a reset makes consumers subscribe again.
+Consumers may be connected. They no longer receive skipped messages; a reset makes them reconnect.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ async def expire_by_age(call: Call) -> Response:
 
 
 async def expire_in_all(call: Call) -> Response:
-    """Every subscription: nothing is done when the caller may not use one of them; refused afterwards, as by Pulsar, when one
-    of them had nothing to expire."""
+    """Expire messages of every subscription. Requires permission for all of them. As in Pulsar, it fails at the end if
+    one had nothing to expire.
+    """
     name = call.topic_name()
     call.require_consume(name, "")
     require_persistent(call, "Expire messages")
@@ -79,7 +80,7 @@ async def expire_in_all(call: Call) -> Response:
             call.require_consume(name, subscription_name)
 
     async def act(topic: Topic) -> None:
-        await check(topic)  # another subscription may have been created meanwhile
+        await check(topic)  # a subscription may have been created meanwhile
         refused = []
         for subscription_name in list(topic.subscriptions):
             async with topic.subscription_lock(subscription_name, BEING_CHANGED):
@@ -95,7 +96,7 @@ async def expire_in_all(call: Call) -> Response:
 
 
 async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
-    """Return False when nothing is unread, or nothing is that old while consumers are active, as in Pulsar."""
+    """Return False if nothing is unread, or if nothing is old enough while consumers are active, as in Pulsar."""
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
@@ -104,7 +105,7 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
 
 
 async def expire_by_position(call: Call) -> Response:
-    """Up to and including a message."""
+    """Expire messages up to and including a message."""
 
     async def act(subscription: Subscription) -> None:
         position = await call.place()
@@ -120,12 +121,12 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
     return AdminError(
         409,
         f"Expire message not issued on topic {subscription.topic.name} for subscription {subscription.name}: "
-        "it has no message that is old enough, or the message does not exist",
+        "no message is old enough, or the message does not exist",
     )
 
 
 async def reset_by_time(call: Call) -> Response:
-    """Go on at the first message that was published then or later."""
+    """Move the subscription to the first message published at or after a time."""
     require_persistent_subscription(call, "Reset cursor")
     publish_time_ms = call.integer("timestamp")
 
@@ -137,7 +138,7 @@ async def reset_by_time(call: Call) -> Response:
 
 
 async def reset_by_position(call: Call) -> Response:
-    """Go on at a message, or the first one behind where it was."""
+    """Move the subscription to a message, or to the first one after its position."""
 
     async def act(subscription: Subscription) -> None:
         await cursor_moves.reset(subscription, await call.place())
@@ -147,8 +148,8 @@ async def reset_by_position(call: Call) -> Response:
 
 
 async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path, of a topic that is not partitioned: positions and counts are those of one
-    ledger.
+    """Act on the subscription of the path. The topic must not be partitioned, because positions and counts belong to
+    one managed ledger.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())

@@ -1,4 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: creation, extension, and deletion of partitioned topics."""
+"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: creation, extension and deletion of partitioned
+topics.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from pybroker.model.system_topics import is_system_topic
 
 WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
 MAX_PARTITIONS = 10_000
-"""Limit of one request, besides `maxNumPartitionsPerPartitionedTopic`."""
+"""Limit of one request, in addition to `maxNumPartitionsPerPartitionedTopic`."""
 
 
-MAY_CREATE = Query("checkAllowAutoCreation", "make it where it is missing and may be made", bool)
+MAY_CREATE = Query("checkAllowAutoCreation", "create the topic if it is missing and may be created", bool)
 
 
 class PartitionedTopicRequest(msgspec.Struct):
-    """The body of a creation that has properties."""
+    """The body of a creation with properties."""
 
     partitions: int
     properties: dict[str, str] = {}
@@ -53,7 +55,9 @@ async def list_partitioned_topics(call: Call) -> Response:
 
 
 async def get_partitions(call: Call) -> Response:
-    """Clients ask with `checkAllowAutoCreation=true` before a lookup, and mean to create the topic if it is missing."""
+    """Return the number of partitions. Clients request `checkAllowAutoCreation=true` before a lookup, which creates a
+    missing topic.
+    """
     name = call.topic_name()
     call.require_lookup(name)
     partitions = await call.broker.partitioned_metadata(name, create=call.flag("checkAllowAutoCreation"))
@@ -78,7 +82,9 @@ async def create_partitioned_topic(call: Call) -> Response:
 
 
 async def update_partitions(call: Call) -> Response:
-    """The new total. Clients find out by themselves; the subscriptions of the first partition are on the new ones before."""
+    """Set the number of partitions. New partitions first get the subscriptions of the first one; clients discover them
+    periodically.
+    """
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     namespace_of_topics(call, name.namespace)

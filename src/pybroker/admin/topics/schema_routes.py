@@ -1,7 +1,7 @@
-"""`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: the schemas of a topic, which need not exist.
+"""`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: schemas of a topic, which need not exist.
 
-A partition has the schemas of its partitioned topic. The paths have no domain. A topic's policies can prevent clients
-from adding versions, but not these calls.
+A partition has the schemas of its partitioned topic. The paths have no domain. A policy that forbids new schema
+versions applies to clients, not to these calls.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -24,7 +24,7 @@ from pybroker.schema.key_value_text import key_value_data, key_value_text
 from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-_FORCED = -1  # the version in the answer to a forced deletion
+_FORCED = -1  # version in the response to a forced deletion
 _UNKNOWN = -1
 
 
@@ -47,18 +47,18 @@ class SchemaAnswer(msgspec.Struct):
 
 
 class Compatibility(msgspec.Struct):
-    """Whether a schema could be registered, and the rule that says so."""
+    """Whether a schema could be registered, and under which strategy."""
 
     schemaCompatibilityStrategy: str
     compatibility: bool
 
 
 def routes() -> list[Route]:
-    incompatible = {409: "The schema does not fit the present ones", 422: "It is no valid schema"}
+    incompatible = {409: "The schema is incompatible with existing ones", 422: "The schema is invalid"}
     return [
         route("GET", TOPIC + "/schema", get_schema),
         route("POST", TOPIC + "/schema", post_schema, body=SchemaBody, answers=incompatible),
-        route("DELETE", TOPIC + "/schema", delete_schema, queries=(Query("force", "versions begin anew", bool),)),
+        route("DELETE", TOPIC + "/schema", delete_schema, queries=(Query("force", "restart version numbers", bool),)),
         route("GET", TOPIC + "/schema/{version}", get_version),
         route("GET", TOPIC + "/schemas", get_schemas),
         route("GET", TOPIC + "/metadata", get_metadata),
@@ -71,25 +71,25 @@ def routes() -> list[Route]:
 
 
 async def get_schema(call: Call) -> Response:
-    """The newest version."""
+    """Return the newest version."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).latest)
 
 
 async def get_version(call: Call) -> Response:
-    """One version, of those since the last deletion."""
+    """Return one version since the last deletion."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).version(call.integer("version")))
 
 
 async def get_schemas(call: Call) -> Response:
-    """All versions since the last deletion, oldest first."""
+    """Return all versions since the last deletion, oldest first."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
 
 
 async def get_metadata(call: Call) -> Response:
-    """Which versions there are. They are not in ledgers here, which the ids of ledgers and entries say by being -1."""
+    """Return the version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     if not history.next_version:
         return empty_ok()
@@ -98,7 +98,7 @@ async def get_metadata(call: Call) -> Response:
 
 
 async def find_version(call: Call) -> Response:
-    """The version that a schema has, -1 when it has none."""
+    """Return the version of a schema, or -1."""
     topic = _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
@@ -108,7 +108,7 @@ async def find_version(call: Call) -> Response:
 
 
 async def post_schema(call: Call) -> Response:
-    """Register a version; the same schema again gets the version that it has."""
+    """Register a schema. An equal schema gets its existing version."""
     topic = _topic(call)
     call.require_produce(topic)
     existing_namespace(call, topic.namespace)
@@ -118,7 +118,7 @@ async def post_schema(call: Call) -> Response:
 
 
 async def delete_schema(call: Call) -> Response:
-    """No version counts any more, and new ones go on behind the deletion's own; with `force=true` they begin anew."""
+    """Delete all versions. Later version numbers continue after the deletion's; with `force=true` they restart."""
     topic = _topic(call)
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
@@ -129,7 +129,9 @@ async def delete_schema(call: Call) -> Response:
 
 
 async def check_compatibility(call: Call) -> Response:
-    """Whether a schema could be registered. That it could not is answered as Pulsar does: 500, with the reason."""
+    """Check whether a schema could be registered. As in Pulsar, an incompatible one is answered with 500 and the
+    reason.
+    """
     topic = _topic(call)
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
@@ -164,7 +166,6 @@ async def _strategy(call: Call, topic: TopicName) -> str:
 
 
 async def _given_schema(call: Call) -> SchemaData:
-    """Raises InvalidSchema."""
     body = await call.json(SchemaBody, is_content=True)
     schema_type = schema_type_named(body.type)
     data = key_value_data(body.schema) if schema_type is SchemaType.KEY_VALUE else body.schema.encode()

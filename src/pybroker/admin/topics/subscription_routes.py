@@ -1,7 +1,7 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`: list,
+creation, deletion, properties, and backlog analysis.
 
-List, creation and deletion, properties, and backlog analysis. A partitioned topic has a subscription as soon as one of
-its partitions has it.
+A partitioned topic has a subscription if one of its partitions has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pybroker.errors import AdminError, NotAllowedError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
 
-REPLICATED = Query("replicated", "mark it as replicated, which is kept and shown only", bool)
+REPLICATED = Query("replicated", "mark it as replicated, which is stored without effect", bool)
 
 
 def routes() -> list[Route]:
@@ -58,9 +58,10 @@ async def list_subscriptions(call: Call) -> Response:
 
 
 async def create_subscription(call: Call) -> Response:
-    """At a message, or the first one behind it; behind the last one without a body. Makes the topic as a consumer would.
+    """Create a subscription at a message, or the first one after its position; without a body, after the last message.
+    A missing topic is created as for a consumer.
 
-    On a partitioned topic, on the partitions that do not have it yet; 409 when all of them do.
+    On a partitioned topic, create it on the partitions that do not have it; 409 if all do.
     """
     name, subscription = call.topic_name(), call.name("subscription")
     call.require_consume(name, subscription)
@@ -75,7 +76,7 @@ async def create_subscription(call: Call) -> Response:
 
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
-    """Create it on one topic. Return False when it exists already."""
+    """Create the subscription on one topic. Return False if it exists."""
     first, properties = LATEST, {}
     if start is not None:
         properties = start.properties
@@ -100,8 +101,8 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """Delete a subscription. With consumers only if forced, or without messages to lose; the consumers subscribe again, which
-    creates a new one.
+    """Delete a subscription. With consumers, this needs `force`, unless it has no messages to lose. The consumers
+    reconnect, which creates a new subscription.
     """
 
     async def act(topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -124,7 +125,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Replace the properties by those of the body, or by none without a body."""
+    """Replace the properties with those of the body, or none."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
@@ -136,7 +137,7 @@ async def set_properties(call: Call) -> Response:
 
 
 async def get_replicated(call: Call) -> Response:
-    """Whether other clusters are to follow the subscription, for each topic: it is kept, there is no replication yet."""
+    """Return whether the subscription is marked as replicated, per topic. There is no replication yet."""
     replicated: dict[str, bool] = {}
 
     async def act(subscription: Subscription) -> None:
@@ -150,7 +151,7 @@ async def set_replicated(call: Call) -> Response:
     require_persistent_subscription(call, "Replication of a subscription")
     is_replicated = await call.optional_json(bool)
     if is_replicated is None:
-        raise BadBody("true or false is needed")
+        raise BadBody("the request needs the body true or false")
 
     async def act(subscription: Subscription) -> None:
         await subscription.set_replicated(is_replicated)
@@ -160,7 +161,9 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the backlog entry by entry, or from the message id of the body on, with the verdicts of entry filters."""
+    """Count the backlog entry by entry, from the body's message id or the mark-delete position, with the results of
+    entry filters.
+    """
     require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
     start = await call.optional_place()

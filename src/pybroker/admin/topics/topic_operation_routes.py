@@ -1,4 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: operations on one topic, or on all its partitions."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: operations on one topic or all its
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST
 
-_NO_OFFLOADER = "No tiered storage is configured: there is nowhere to offload to"
+_NO_OFFLOADER = "No tiered storage is configured, so ledgers cannot be offloaded"
 
 
 def routes() -> list[Route]:
@@ -51,7 +53,7 @@ def routes() -> list[Route]:
 
 
 async def unload(call: Call) -> Response:
-    """Close the topic. Its clients reconnect by themselves, and unacknowledged messages are delivered again.
+    """Close the topic. Clients reconnect, and unacknowledged messages are redelivered.
 
     A topic that is not loaded is not affected.
     """
@@ -60,14 +62,13 @@ async def unload(call: Call) -> Response:
     namespace_of_topics(call, name.namespace)
     topics = topics_of(call, name)
     missing = [each for each in topics if not await _unloaded(call, each)]
-    # A non-persistent partition exists only while it is in use; its partitioned topic exists nevertheless.
+    # A non-persistent partition exists only while in use, its partitioned topic always.
     if missing and (name.is_persistent or topics == [name]):
         raise TopicNotFound(f"Topic {missing[0]} not found")
     return no_content()
 
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
-    """Close the topic. Return whether it exists."""
     topic = call.broker.loaded.get(name)
     if topic is None:
         return await call.broker.directory.exists(name)
@@ -85,7 +86,7 @@ async def get_internal_stats(call: Call) -> Response:
 
 
 async def get_internal_info(call: Call) -> Response:
-    """Return the stored metadata of its managed ledger; of a partitioned topic, of each partition."""
+    """Return the stored metadata of the managed ledger, or of each partition's."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get internal info")
@@ -97,7 +98,7 @@ async def get_internal_info(call: Call) -> Response:
 
 
 async def get_backlog(call: Call) -> Response:
-    """Entries and bytes, for tools that still ask so; `stats` and `internalStats` say more."""
+    """Return the backlog in entries and bytes, for old tools. `stats` and `internalStats` have more."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get backlog")
@@ -107,7 +108,7 @@ async def get_backlog(call: Call) -> Response:
 
 
 async def get_backlog_size(call: Call) -> Response:
-    """The bytes behind a message, which the body names; a PUT because it has a body."""
+    """Return the bytes after the message in the body. The method is PUT because it has a body."""
     name = call.topic_name()
     call.require_consume(name, "")
     require_persistent(call, "Get backlog size")
@@ -122,7 +123,7 @@ async def get_backlog_size(call: Call) -> Response:
 
 
 async def terminate(call: Call) -> Response:
-    """No more messages, for ever; answers with the last one."""
+    """Terminate the topic: it accepts no more messages. Return the last message."""
     name = call.topic_name()
     call.require_topic_admin(name)
     if not name.is_persistent:
@@ -132,7 +133,7 @@ async def terminate(call: Call) -> Response:
 
 
 async def terminate_partitions(call: Call) -> Response:
-    """The same for every partition; answers with the last message of each."""
+    """Terminate every partition. Return the last message of each."""
     name = call.topic_name()
     call.require_topic_admin(name)
     names = topics_of(call, name)
@@ -148,7 +149,7 @@ async def _terminated(call: Call, name: TopicName) -> MessageId:
 
 
 async def trim(call: Call) -> Response:
-    """Delete the closed ledgers that are no longer needed, now instead of with the next maintenance."""
+    """Delete closed ledgers that are no longer needed, without waiting for the next maintenance."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Trim")
@@ -172,7 +173,7 @@ async def truncate(call: Call) -> Response:
 
 
 class _LongRunning(msgspec.Struct):
-    """The status of the last compaction or offload on request."""
+    """The status of the last requested compaction or offload."""
 
     status: str
     lastError: str  # noqa: N815  (the JSON property)
@@ -211,7 +212,7 @@ async def get_offload(call: Call) -> Response:
 
 
 async def offload(call: Call) -> Response:
-    """Accept the request, as it runs in the background. Without tiered storage it fails, which its status reports."""
+    """Start an offload in the background. Without tiered storage it fails, which its status reports."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Offload")

@@ -1,6 +1,6 @@
 """`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: permissions of roles on single topics.
 
-Stored with the namespace. Permissions on a partitioned topic apply to its partitions.
+They are stored with the namespace. Those on a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PERMISSIONS = TOPIC + "/permissions"
 
 
 class GrantOnTopic(msgspec.Struct):
-    """The permissions of one role on one topic."""
+    """The permissions of a role on one topic."""
 
     topic: str
     role: str
@@ -32,7 +32,7 @@ class GrantOnTopic(msgspec.Struct):
 
 
 class RevokeOnTopic(msgspec.Struct):
-    """The role that loses its permissions on one topic."""
+    """A role that loses its permissions on one topic."""
 
     topic: str
     role: str
@@ -49,10 +49,10 @@ def routes() -> list[Route]:
 
 
 async def get_permissions(call: Call) -> Response:
-    """Return the union of the permissions on the namespace and on the topic; a partition has those of its partitioned topic."""
+    """Return the union of permissions on the namespace and the topic. A partition has those of its partitioned topic."""
     topic = await _changeable(call, call.topic_name())
     policies = call.resources.namespace(topic.namespace)
-    assert policies is not None, "there is no topic without its namespace"
+    assert policies is not None, "a topic without a namespace cannot exist"
     granted = policies.auth_policies
     found: dict[str, list[AuthAction]] = {}
     for permissions in (granted.namespace_auth, granted.destination_auth.get(str(topic), {})):
@@ -62,7 +62,7 @@ async def get_permissions(call: Call) -> Response:
 
 
 async def grant(call: Call) -> Response:
-    """The actions replace those of the role; without a body nothing is changed."""
+    """Replace the permissions of a role. Without a body nothing changes."""
     topic, role = await _changeable(call, call.topic_name()), call.name("role")
     actions = await call.optional_json(list[AuthAction])
     if actions is not None:
@@ -71,14 +71,14 @@ async def grant(call: Call) -> Response:
 
 
 async def revoke(call: Call) -> Response:
-    """Nothing happens when the role has none."""
+    """Remove the permissions of a role. Without any, nothing changes."""
     topic, role = await _changeable(call, call.topic_name()), call.name("role")
     await _revoke(call, [(topic, role)])
     return no_content()
 
 
 async def grant_on_topics(call: Call) -> Response:
-    """On several topics of one namespace: all or none."""
+    """Grant permissions on several topics of one namespace: all or none."""
     given = await call.json(list[GrantOnTopic])
     topics = await _topics_of_one_namespace(call, [each.topic for each in given])
     await _grant(
@@ -88,7 +88,7 @@ async def grant_on_topics(call: Call) -> Response:
 
 
 async def revoke_on_topics(call: Call) -> Response:
-    """On several topics of one namespace: all or none."""
+    """Revoke permissions on several topics of one namespace: all or none."""
     given = await call.json(list[RevokeOnTopic])
     topics = await _topics_of_one_namespace(call, [each.topic for each in given])
     await _revoke(call, [(topic, each.role) for topic, each in zip(topics, given, strict=True)])
@@ -127,7 +127,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
-    """Return `topic`, for callers that may administer it; it need not exist."""
+    """Return `topic`, which need not exist. Requires its administrator."""
     call.require_topic_admin(topic)
     existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics

@@ -1,4 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}`: the topics of a namespace, creation and deletion of one, its properties."""
+"""`/admin/v2/{persistent|non-persistent}`: list, creation and deletion of topics, and their properties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import is_transaction_internal
 
-BUNDLE = Query("bundle", "only topics of that bundle")
+BUNDLE = Query("bundle", "only topics of this bundle")
 
 
 def routes() -> list[Route]:
@@ -28,12 +28,12 @@ def routes() -> list[Route]:
         route("DELETE", TOPIC, delete_topic, queries=(FORCE,)),
         route("GET", TOPIC + "/properties", get_properties),
         route("PUT", TOPIC + "/properties", set_properties),
-        route("DELETE", TOPIC + "/properties", delete_property, queries=(Query("key", "the name of the property"),)),
+        route("DELETE", TOPIC + "/properties", delete_property, queries=(Query("key", "name of the property"),)),
     ]
 
 
 async def list_topics(call: Call) -> Response:
-    """Partitions one by one; of one bundle only, if the query names one."""
+    """List topics and partitions of a namespace, or of the query's bundle."""
     domain, namespace = call.domain(), call.namespace_name()
     call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
@@ -96,7 +96,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Add the properties of the body to the existing ones."""
+    """Add the body's properties to the existing ones."""
     name = _changeable_topic(call)
     await _change_properties(call, name, await call.optional_json(dict[str, str]) or {}, removed=None)
     return no_content()
@@ -136,7 +136,7 @@ def creatable_topic(call: Call) -> TopicName:
     """Return the topic of the path, which the caller may create, in an existing namespace."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
-    if call.resources.namespace(name.namespace) is None:  # waits for a namespace that is being deleted
+    if call.resources.namespace(name.namespace) is None:  # waits for a running namespace deletion
         raise TopicNotFound("Namespace not found")
     if is_transaction_internal(name):
         raise AdminError(400, "Cannot create topic in system topic format!")

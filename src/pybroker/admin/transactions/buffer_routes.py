@@ -1,4 +1,4 @@
-"""Transactions at a topic: messages that wait for the end of their transaction."""
+"""Transactions at a topic: their uncommitted messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def routes() -> list[Route]:
 
 
 async def _topic(call: Call) -> Topic:
-    """Return the topic of the path, loaded, for callers that may administer its namespace; 404 if it does not exist."""
+    """Return the loaded topic of the path. Requires the namespace's administrator. Raises AdminError 404 if it does not
+    exist.
+    """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
     require_enabled(call)
@@ -34,18 +36,20 @@ async def _topic(call: Call) -> Topic:
 
 
 async def get_buffer_stats(call: Call) -> Response:
-    """How far readers may read, and how many transactions hold them back; `lowWaterMarks=true` adds those of coordinators."""
+    """Return the max read position and the number of open transactions. `lowWaterMarks=true` adds the coordinators'
+    low-water marks.
+    """
     topic = await _topic(call)
     return json_response(buffer_stats(topic, with_low_water_marks=call.flag("lowWaterMarks")))
 
 
 async def get_transaction_in_buffer(call: Call) -> Response:
-    """Where the first message of an open transaction stands."""
+    """Return the position of an open transaction's first message."""
     topic = await _topic(call)
     return json_response(transaction_in_buffer(topic.transactions.buffer, txn_id_of(call)))
 
 
 async def get_buffer_internal_stats(call: Call) -> Response:
-    """Only its type: snapshots are no topic here, they stand with the topic's cursors."""
+    """Return only the snapshot type: snapshots are stored with the topic's cursors, not in a system topic."""
     await _topic(call)
     return json_response({"snapshotType": "Single"})

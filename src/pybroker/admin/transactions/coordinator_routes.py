@@ -1,4 +1,4 @@
-"""Coordinators, their transactions, slow ones, and an administrator's abort."""
+"""Coordinators, their transactions, slow transactions, and an administrator's abort."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 BASE = "/admin/v3/transactions"
 MAX_SLOW = 1000
-"""Slow transactions in one answer, the oldest ones."""
+"""Maximum number of slow transactions in a response, oldest first."""
 MAX_SLOW_PARTICIPANTS = 10_000
-"""Participants of all of these; the transaction that exceeds the limit is shown whole, and is the last."""
+"""Maximum number of their participants. The transaction that exceeds it is complete and the last."""
 LOOKED_AT_A_TURN = 256
 ABORT_WAIT_S = 25.0
-COORDINATOR = Query("coordinatorId", "only that coordinator", int)
+COORDINATOR = Query("coordinatorId", "only this coordinator", int)
 
 
 def routes() -> list[Route]:
@@ -47,21 +47,19 @@ def routes() -> list[Route]:
             BASE + "/abortTransaction/{most}/{least}",
             abort_transaction,
             answers={
-                204: "All that take part have been told",
-                202: "It is being aborted, and some have not been told yet",
+                204: "All participants have been notified",
+                202: "The abort has started; some participants have not confirmed it",
             },
         ),
     ]
 
 
 def require_enabled(call: Call) -> None:
-    """Raises AdminError 503 when transactions are disabled."""
     if not call.broker.transactions.is_enabled:
         raise AdminError(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
 
 def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
-    """Raises AdminError 404 for a coordinator that was not started."""
     try:
         return call.broker.transactions.find(coordinator_id)
     except TransactionCoordinatorNotFound as error:
@@ -69,7 +67,6 @@ def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
 
 
 def _asked_coordinators(call: Call) -> list[Coordinator] | Coordinator:
-    """Return the one that the query names, else all that were started."""
     if call.query("coordinatorId") is None:
         return call.broker.transactions.running()
     return found_coordinator(call, call.query_integer("coordinatorId", 0))
@@ -80,24 +77,24 @@ def txn_id_of(call: Call) -> TxnId:
 
 
 async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
-    """Return the transaction of the path, for its owner and super users. Others do not learn whether it exists."""
+    """Return the transaction of the path, for its owner and superusers. For others it does not exist."""
     txn_id = txn_id_of(call)
     try:
         call.require_superuser()
     except AdminError:
         try:
-            found = await call.broker.transactions.transaction(txn_id)
+            found = await call.broker.transactions.listed_transaction(txn_id)
         except BrokerError:
             found = None
         if call.role is None or found is None or found[1].owner != call.role:
             raise
         return found
     require_enabled(call)
-    return await call.broker.transactions.transaction(txn_id)
+    return await call.broker.transactions.listed_transaction(txn_id)
 
 
 async def list_coordinators(call: Call) -> Response:
-    """List the usable coordinators; an unused one starts with its first client."""
+    """List the coordinators. An unused one starts with its first client."""
     call.require_superuser()
     require_enabled(call)
     url = call.broker.presence.addresses.resolve(None).broker_url
@@ -106,7 +103,7 @@ async def list_coordinators(call: Call) -> Response:
 
 
 async def get_coordinator_stats(call: Call) -> Response:
-    """Of one that the query names, else of all that were begun, by their ids."""
+    """Return statistics of the query's coordinator, or of all started ones by id."""
     call.require_superuser()
     require_enabled(call)
     asked = _asked_coordinators(call)
@@ -123,17 +120,17 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
     await coordinator.ready()
     log = coordinator.log
     if log is None:
-        raise AdminError(503, f"Transaction coordinator {coordinator.id} is still reading its log, try again")
+        raise AdminError(503, f"Transaction coordinator {coordinator.id} is still reading its log; retry")
     return json_response({"transactionLogStats": log_stats(coordinator, log, with_metadata=call.flag("metadata"))})
 
 
 async def get_transaction_metadata(call: Call) -> Response:
-    """Answer with the status and participants of a transaction, for every role as in Pulsar.
+    """Return the status and participants of a transaction, for every role, as in Pulsar.
 
-    The owner and super users also see the pending participants of its end.
+    The owner and superusers also see participants that have not confirmed its end.
     """
     require_enabled(call)
-    coordinator, transaction = await call.broker.transactions.transaction(txn_id_of(call))
+    coordinator, transaction = await call.broker.transactions.listed_transaction(txn_id_of(call))
     return json_response(_shown(call, coordinator, transaction))
 
 
@@ -145,7 +142,7 @@ def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> di
 
 
 async def list_slow_transactions(call: Call) -> Response:
-    """Those that have been open, or on their way to their end, for at least so many milliseconds, the oldest first."""
+    """List transactions that have been open, or ending, for at least the given milliseconds, oldest first."""
     call.require_superuser()
     require_enabled(call)
     least_ms = call.integer("milliseconds")
@@ -154,14 +151,14 @@ async def list_slow_transactions(call: Call) -> Response:
     found: list[tuple[int, Coordinator, Transaction]] = []
     if not isinstance(asked, list):
         await asked.ready()
-    for coordinator in asked if isinstance(asked, list) else [asked]:  # one that reads its log has nothing to show yet
+    for coordinator in asked if isinstance(asked, list) else [asked]:  # none while it reads its log
         for index, transaction in enumerate(list(coordinator.state.transactions())):
             if index % LOOKED_AT_A_TURN == LOOKED_AT_A_TURN - 1:
                 await asyncio.sleep(0)
             if now_ms - transaction.opened_ms >= least_ms:
                 found.append((transaction.opened_ms, coordinator, transaction))
             else:
-                break  # they are in the order of opening
+                break  # in opening order
     found.sort(key=lambda each: (each[0], each[2].id))
     shown: dict[str, Any] = {}
     room = MAX_SLOW_PARTICIPANTS
@@ -174,7 +171,7 @@ async def list_slow_transactions(call: Call) -> Response:
 
 
 async def grow_coordinators(call: Call) -> Response:
-    """More coordinators. 406: not more than there are now."""
+    """Increase the number of coordinators. 406 if the number is not higher."""
     call.require_superuser()
     require_enabled(call)
     await call.broker.transactions.grow(await call.json(int))
@@ -182,7 +179,7 @@ async def grow_coordinators(call: Call) -> Response:
 
 
 async def abort_transaction(call: Call) -> Response:
-    """Abort a transaction, as its owner would. 404: there is none; 409: it is being committed."""
+    """Abort a transaction, as its owner would. 404 if it does not exist, 409 if it is being committed."""
     coordinator, transaction = await _transaction(call)
     try:
         async with asyncio.timeout(ABORT_WAIT_S):

@@ -1,9 +1,9 @@
-"""Sinks: batches that several transactions write and one call commits, each once. Beyond Pulsar; rules:
-`transactions/sinks.py`.
+"""Transactional sinks: several transactions write a batch, which one call commits exactly once. Not in Pulsar.
+`transactions/sinks.py` has the rules.
 
-A role that may publish to any topic may create a sink. After the first commit, only that role and super users may use
-it. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so no transaction is opened that
-cannot be committed.
+A role that may produce to any topic can create a sink. After the first commit, only that role and superusers may use
+it. `open` and `commit` both check this (`_coordinator`, `Coordinator._room_for_mark`), so that no transaction is opened
+that cannot be committed.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator import Coordinator
 
 SINK = BASE + "/sinks/{sink}"
-AFTER = Query("after", "the last name of the answer before")
+AFTER = Query("after", "last name of the previous page")
 MAX_SHOWN = 1000
-"""Sinks in one answer; `after` returns the next ones."""
+"""Maximum number of sinks in a response; `after` returns the next ones."""
 SHOWN_TRANSACTIONS = 100
 END_WAIT_S = 25.0
-"""A commit waits for participants less than the client's timeout, so that the client receives the state."""
+"""Time that a commit waits for participants. It is below the client's request timeout, so that the client receives the
+state.
+"""
 DEFAULT_TIMEOUT_MS = 60_000
 
 
 class OpenBody(msgspec.Struct):
-    """The batch of the sink, its writer, and the timeout. `takeOver`: the sink of another writer becomes that of this one."""
+    """The sink's batch, its writer, and the timeout. `takeOver`: replace the sink's current writer."""
 
     batch: int
     writer: str = ""
@@ -50,7 +52,7 @@ class OpenBody(msgspec.Struct):
 
 
 class CommitBody(msgspec.Struct):
-    """Which transactions, as [most, least], are the batch; without any, the batch is empty."""
+    """The batch's transactions as [most, least]; an empty list commits an empty batch."""
 
     batch: int
     transactions: list[tuple[int, int]] = []
@@ -59,7 +61,7 @@ class CommitBody(msgspec.Struct):
 
 
 class AbortBody(msgspec.Struct):
-    """Up to which batch; all without."""
+    """Abort transactions up to this batch; without it, all."""
 
     batch: int | None = None
 
@@ -68,7 +70,9 @@ def routes() -> list[Route]:
     return [
         route("GET", BASE + "/sinks", list_sinks, queries=(AFTER,)),
         route("GET", SINK, get_sink),
-        route("DELETE", SINK, delete_sink, answers={404: "There is no such sink", 409: "It has open transactions"}),
+        route(
+            "DELETE", SINK, delete_sink, answers={404: "The sink does not exist", 409: "The sink has open transactions"}
+        ),
         route(
             "POST",
             SINK + "/open",
@@ -76,9 +80,9 @@ def routes() -> list[Route]:
             body=OpenBody,
             answers={
                 200: "The transaction, or that the batch is committed",
-                403: "The sink is another role's, or the role may publish to no topic",
-                409: "The sink is another writer's",
-                429: "There is no room for another sink or transaction",
+                403: "The sink belongs to another role, or the role may produce to no topic",
+                409: "The sink belongs to another writer",
+                429: "A limit of sinks or transactions is reached",
             },
         ),
         route(
@@ -87,12 +91,12 @@ def routes() -> list[Route]:
             commit,
             body=CommitBody,
             answers={
-                200: "The batch is committed, now or before",
-                403: "The sink is another role's, or the role may publish to no topic",
-                429: "There is no room for another sink",
-                202: "The batch is committed, and some topics have not been told yet",
-                404: "One of the transactions is not there, so nothing was committed",
-                409: "One of them cannot be committed, or the sink is another writer's: nothing was committed",
+                200: "The batch is committed, by this or an earlier request",
+                403: "The sink belongs to another role, or the role may produce to no topic",
+                429: "The limit of sinks is reached",
+                202: "The batch is committed; some topics have not confirmed it yet",
+                404: "One of the transactions does not exist; nothing was committed",
+                409: "A transaction cannot be committed, or the sink belongs to another writer; nothing was committed",
             },
         ),
         route("POST", SINK + "/abort", abort, body=AbortBody),
@@ -106,14 +110,15 @@ def _sink_name(call: Call) -> str:
 
 
 def require_name(what: str, name: str) -> None:
-    """Raises AdminError 412 for a name that is too long, or invisible."""
     if len(name) > MAX_NAME or not name.isprintable():
-        raise AdminError(412, f"The name of a {what} has up to {MAX_NAME} characters, and no control characters")
+        raise AdminError(
+            412, f"The name of a {what} must have at most {MAX_NAME} characters, and no control characters"
+        )
 
 
 def _require_batch(batch: int) -> None:
     if not 0 <= batch <= MAX_BATCH:
-        raise AdminError(412, f"batch is {batch}: batches are numbers from 0 to {MAX_BATCH}")
+        raise AdminError(412, f"batch is {batch}; it must be from 0 to {MAX_BATCH}")
 
 
 def _asking(call: Call) -> Asking:
@@ -123,8 +128,8 @@ def _asking(call: Call) -> Asking:
 
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
-    """Return the coordinator of a sink. Raises AdminError 403 if the sink is new and the role may not publish to any
-    topic: it has no use for a sink, and could only take names and capacity from other roles.
+    """Return the sink's coordinator. Raises AdminError 403 if the sink is new and the role may not produce to any
+    topic; such a role could only occupy names and capacity.
     """
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
@@ -132,14 +137,14 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
         if not await in_slices(authorization.may_produce_somewhere(call.role), call.runtime.clock):
             raise AdminError(
                 403,
-                f"Cannot begin the sink {sink}: role {call.role!r} may publish to no topic. Grant it `produce` on the namespace or "
-                "topic that it shall write to",
+                f"Cannot create the sink {sink}: role {call.role!r} may produce to no topic. Grant it `produce` on the "
+                "namespace or topic that it writes to",
             )
     return coordinator
 
 
 async def list_sinks(call: Call) -> Response:
-    """Sinks by their names, from the one behind `after` on: at most 1,000 in one answer."""
+    """List sinks by name, starting after `after`, at most 1,000 per response."""
     call.require_superuser()
     require_enabled(call)
     after = call.query("after") or ""
@@ -152,17 +157,17 @@ async def list_sinks(call: Call) -> Response:
 
 
 async def get_sink(call: Call) -> Response:
-    """Return the last committed batch, its time, the writer of the sink, and its open transactions."""
+    """Return the last committed batch, its time, the sink's writer, and its open transactions."""
     sink = _sink_name(call)
     return json_response(_shown(await _existing(call, sink), sink, call))
 
 
 async def _existing(call: Call, sink: str) -> Coordinator:
-    """Return the coordinator of an existing sink. 404, and 403 for another role's sink."""
+    """Return the coordinator of an existing sink. Raises AdminError 404, or 403 for another role's sink."""
     require_enabled(call)
     try:
         coordinator = await call.broker.transactions.ready(home_of(sink))
-    except TransactionCoordinatorNotFound:  # not started: it has no log
+    except TransactionCoordinatorNotFound:  # not started, so no log
         raise _not_found(sink) from None
     state = coordinator.state
     mark, opened = state.marks.get(sink), state.of_sink(sink)
@@ -176,7 +181,7 @@ async def _existing(call: Call, sink: str) -> Coordinator:
 
 def _not_found(sink: str) -> AdminError:
     return AdminError(
-        404, f"There is no sink {sink}: it has no committed batch and no open transaction. Check its name"
+        404, f"Sink {sink} does not exist: it has no committed batch and no open transaction. Check its name"
     )
 
 
@@ -205,7 +210,9 @@ def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:
 
 
 async def delete_sink(call: Call) -> Response:
-    """Delete the last batch of a sink: a repeated batch is written again. 409 while transactions of it are open."""
+    """Delete the record of a sink's last batch; a repeated batch is then written again. 409 while it has open
+    transactions.
+    """
     sink = _sink_name(call)
     coordinator = await _existing(call, sink)
     if coordinator.state.of_sink(sink):
@@ -217,10 +224,10 @@ async def delete_sink(call: Call) -> Response:
 
 
 async def open_transaction(call: Call) -> Response:
-    """Open a transaction for a batch of a sink, and return `most` and `least`; or report that the batch, or a later one, is
-    committed.
+    """Open a transaction for a batch of a sink and return its `most` and `least`, or report that this or a later batch
+    is committed.
 
-    Transactions of another run of the writer, up to that batch, are aborted.
+    Transactions of an earlier run of the writer, up to this batch, are aborted.
     """
     sink, body = _sink_name(call), await call.json(OpenBody)
     require_enabled(call)
@@ -234,10 +241,10 @@ async def open_transaction(call: Call) -> Response:
 
 
 async def commit(call: Call) -> Response:
-    """Commit the transactions of a batch of a sink as one, only if neither it nor a later one was committed before.
+    """Commit the transactions of a sink's batch atomically, unless this or a later batch was committed before.
 
-    All other open transactions of the sink up to that batch are aborted. A batch that was committed before is answered in the same
-    way, without effect: `isRepeat`.
+    Other open transactions of the sink up to this batch are aborted. A batch that was committed before gets the same
+    response, with `isRepeat`.
     """
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)
@@ -260,7 +267,9 @@ async def commit(call: Call) -> Response:
 
 
 async def abort(call: Call) -> Response:
-    """Abort open transactions of a sink, up to a batch, and return their number. 202 while some topics have not confirmed."""
+    """Abort open transactions of a sink, up to a batch, and return their number. 202 while some topics have not
+    confirmed.
+    """
     sink, body = _sink_name(call), await call.json(AbortBody)
     if body.batch is not None:
         _require_batch(body.batch)

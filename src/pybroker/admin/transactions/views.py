@@ -1,4 +1,4 @@
-"""Coordinators and transactions in REST. Members beyond Pulsar's are in `pybroker`."""
+"""Coordinators and transactions in REST. Members that Pulsar does not have are in `pybroker`."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def transaction_metadata(
     *,
     with_own: bool,
 ) -> dict[str, Any]:
-    """Return `transactionMetadata` with details from loaded topics. Topic names are spelled as the client wrote them.
+    """Return `transactionMetadata` with details of loaded topics. Topic names are as the client wrote them.
 
-    `with_own`: include the fields beyond Pulsar's, which only the owner and super users may see.
+    `with_own`: include members that Pulsar does not have, for the owner and superusers.
     """
     as_sent = transaction.as_sent
     produced: dict[str, Any] = {}
@@ -102,20 +102,20 @@ def transaction_metadata(
             own["lastError"] = ending.last_error
     elif coordinator.waits_for_room(transaction):
         own["lastError"] = (
-            "All that take part know its end; the coordinator's log has no room to say so: free some of the disk"
+            "All participants have confirmed the end, but the coordinator's log cannot record it: free disk space"
         )
     shown["pybroker"] = own
     return shown
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInBufferStats`. A topic does not store how a transaction ended."""
+    """Return `transactionInBufferStats`. Topics do not store how a transaction ended."""
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `transactionBufferStats`. A topic that never had a transaction has no buffer."""
+    """Return `transactionBufferStats`. A topic without transactions has no buffer."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)
@@ -135,7 +135,7 @@ def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
 
 
 def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `pendingAckStats`; the state is `None` without acknowledgements by transactions."""
+    """Return `pendingAckStats`. The state is `None` without acknowledgements by transactions."""
     shown: dict[str, Any] = {
         "state": "Ready" if held.was_used else "None",
         "ongoingTxnSize": len(held.open),
@@ -148,16 +148,16 @@ def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_wa
 
 
 def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInPendingAckStats`: individual acknowledgements are not listed."""
+    """Return `transactionInPendingAckStats`, without individual acknowledgements."""
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
 
 
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
-    """Return `positionStatsInPendingAck` of an entry, or of one message of its batch.
+    """Return `positionStatsInPendingAck` of an entry or a message of its batch.
 
-    A cumulative acknowledgement of a transaction includes earlier entries. The size of a batch is only known if a part
-    of it is acknowledged.
+    A transaction's cumulative acknowledgement includes earlier entries. The batch size is known only if a part is
+    acknowledged.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"
@@ -172,7 +172,6 @@ def position_in_pending_ack(state: CursorState, position: Position, batch_index:
 
 
 def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:
-    """Return `coordinatorInternalStats`: the internals of the log's managed ledger."""
     cursor = cursor_stats(
         log.managed,
         log.cursor,

@@ -1,9 +1,9 @@
-"""Broker entry metadata: the fields that the broker adds to entries (`brokerEntryMetadataInterceptors`).
+"""Broker entry metadata: the fields that the broker adds in front of each entry (`brokerEntryMetadataInterceptors`).
 
-The message index continues after a restart: from the last entry, or, if that has none or is trimmed, from `StoredInfo.last_index`,
-which exists as soon as an index was ever added to the topic.
+After a restart the message index continues from the last entry. If that entry has no index or is trimmed, it continues
+from `StoredInfo.last_index`, which exists as soon as an index was added to the topic.
 
-Invariant: the indexes of a topic's entries increase without gaps while an index is added, whatever failure occurs.
+Invariant: the indexes of a topic's entries increase without gaps while an index is added, also after failures.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """The fields that are added to each entry."""
+    """The enabled fields."""
 
     timestamp: bool
     index: bool
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """Return the fields of these interceptor class names, with or without package; None without names. Raises ConfigError."""
+    """Return the fields that these interceptor class names (with or without package) add; None without names. Raises
+    ConfigError.
+    """
     if not interceptors:
         return None
     names = {name.rpartition(".")[2] for name in interceptors}
@@ -42,18 +44,20 @@ def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
 
 
 class EntryMetadata:
-    """Adds metadata to entries before they are stored."""
+    """Adds broker entry metadata to the entries of one topic before they are stored."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
-        """`restore` has already read the last index of `ledger`."""
+        """`restore` must have read the last index of `ledger` before."""
         document = ledger.document
         assert document.last_index is not None
         self._added = added
         self._document = document
-        self._given = document.last_index  # includes entries that are not durable yet
+        self._given = document.last_index  # includes messages that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """The caller passes the result to the ledger, or calls `take_back`."""
+        """Return the entries with metadata. The caller appends them to the ledger, or calls `take_back` if that is
+        refused.
+        """
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
             return [with_broker_metadata(payload, timestamp_ms, None) for payload in payloads]
@@ -71,7 +75,9 @@ class EntryMetadata:
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """These last messages are not stored: after a failed write the ledger refuses all later ones."""
+        """Release the indexes of the last `message_count` messages, which were not stored. After a failed write the
+        ledger refuses all later messages, so no index is skipped.
+        """
         if self._added.index:
             self._given -= message_count
             assert self._document.last_index is not None
@@ -79,7 +85,7 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last index of a topic that is being loaded. Raises StoreError after closing the ledger."""
+    """Determine the last index of a topic that is being loaded. Closes the ledger and raises StoreError on failure."""
     document = ledger.document
     known = document.last_index
     if known is None and added is None:
@@ -100,17 +106,17 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
     try:
         run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
     except DamagedEntries as damage:
-        # The index is at most one of these. A gap does less harm than a repeated index.
-        index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
+        # The exact index is unknown. An index that is too high leaves a gap, which does less harm than a repeated index.
+        counted = ledger.ledgers.message_count
+        index = (ledger.document.last_index or 0) + (ledger.ledgers.entry_count if counted is None else counted)
         logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
         return index
     return None if run is None else broker_metadata(run.payloads[0]).index
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the message with that index, or `ledgers.end_position`. Raises StoreError.
-
-    Entries without an index count as older.
+    """Return the position of the message with that index, or `ledgers.end_position`. Entries without an index count as
+    older. Raises StoreError.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

@@ -1,7 +1,7 @@
-"""State that all topics of a broker share.
+"""The context that all topics of a broker share: configuration, policies, limits, and registries.
 
-Subscriptions and producers know it instead of the broker service. Parts that can be replaced at run time are read from here at each
-use.
+Topics, subscriptions and producers use it instead of the broker service. Parts that can be replaced at run time must be
+read from here at each use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerContext:
-    """`broker/service.py` constructs its parts."""
+    """Created by the broker service."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class BrokerContext:
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
-        """Load the cached metadata. Raises StoreError."""
+        """Load the policies of resource groups and namespaces into memory. Raises StoreError."""
         await self.resource_groups.load()
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Return the policies in force for a topic of `namespace` with the own policies `topic`."""
+        """Return the effective policies of a topic. `topic`: the topic's own policies."""
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -108,7 +108,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration. Limits with unchanged values keep their state."""
+        """Apply changed configuration defaults. Rate limits whose values did not change keep their token counts."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)
@@ -123,12 +123,10 @@ class BrokerContext:
         return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
 
 
-def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None:
-    """The default until the participants are known."""
+def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None: ...
 
 
-def _no_pending_end(_txn: TxnId) -> None:
-    """The default without transaction coordinators."""
+def _no_pending_end(_txn: TxnId) -> None: ...
 
 
 def _publish_rate(config: BrokerConfig) -> PublishRate:

@@ -1,6 +1,7 @@
 """The interface of a client connection for producers and consumers.
 
-Calls never block and never raise. Messages for a client that is gone are dropped: they are unacknowledged and are redelivered.
+Calls never block and never raise. Messages for a closed connection are dropped: they are unacknowledged and are
+redelivered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pybroker.model.policies import PublishRate
 
 
 class MemoryWaits:
-    """Start of a client's waits for memory that other clients use, by the monotonic clock, or None."""
+    """Monotonic start times of a client's waits for memory; None while the client does not wait."""
 
     __slots__ = ("outboxes_since_ms", "publishes_since_ms")
 
@@ -32,7 +33,7 @@ NO_MEMORY_WAITS = MemoryWaits()
 
 
 class ThrottledPublish(NamedTuple):
-    """A message that waits for a publish limit, and blocks all later commands of its client."""
+    """A message that exceeds a publish rate, and blocks all later commands of its connection."""
 
     producer: str
     topic: TopicName
@@ -45,7 +46,7 @@ class ThrottledPublish(NamedTuple):
 
 
 class Peer(ABC):
-    """One client, seen from its producers and consumers."""
+    """One client connection."""
 
     address: str
     """`/ip:port`"""
@@ -64,7 +65,7 @@ class Peer(ABC):
 
     @property
     def not_heard_because(self) -> str | None:
-        """Why commands of the client are not processed now, or None."""
+        """The reason why the broker does not read commands from the connection now, or None."""
         return None
 
     @property
@@ -73,65 +74,66 @@ class Peer(ABC):
 
     @abstractmethod
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
-        """Answer stored messages, and release their publish limit."""
+        """Send receipts for stored messages, and remove the messages from the publish limit of the connection."""
 
     def admit_not_stored(self, count: int) -> int:
-        """Return how many of `count` non-persistent messages are accepted now, and count them."""
+        """Count `count` non-persistent messages. Return how many of them the connection may publish in this event loop
+        iteration.
+        """
         return count
 
     @abstractmethod
     def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
-        """Answer non-persistent messages; `id_part` is their common ledger id and entry id."""
+        """Send receipts for non-persistent messages; `id_part` is used as both their ledger id and entry id."""
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Answer messages that are not stored, and release `size_bytes` of the publish limit."""
-
-    @abstractmethod
-    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
-        """Release the publish limit of messages that are not stored, without an answer: their producer is closed next, and its
-        client sends them again. A peer without such a notification receives `reason`.
+        """Send errors for messages that are not stored, and remove `size_bytes` from the publish limit of the
+        connection.
         """
 
     @abstractmethod
-    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
-        """Send entries to a consumer."""
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        """Remove messages that are not stored from the publish limit of the connection, without an answer: the broker
+        closes their producer next, and the client sends them again. A peer that cannot be notified of the closing
+        receives `reason` as the error.
+        """
+
+    @abstractmethod
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None: ...
 
     @abstractmethod
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
-        """Report that the acknowledgement is durable, or failed with `error`."""
+        """Answer an ACK: it is durable, or failed with `error`."""
 
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:
-        """Report that the producer is closed; the client looks the topic up again."""
+        """Notify the client that the producer is closed; the client then looks the topic up again."""
 
     @abstractmethod
-    def producer_ready(self, producer_id: int) -> None:
-        """Report that a waiting producer has exclusive access."""
+    def producer_ready(self, producer_id: int) -> None: ...
 
     @abstractmethod
-    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
-        """Report that a producer waited for exclusive access without success."""
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None: ...
 
     @abstractmethod
     def producer_fenced(self, producer_id: int) -> None:
-        """Accept no more messages of a fenced producer; its client gets the error for its next message."""
+        """Answer the next message of a fenced producer with an error, and accept no more."""
 
     @abstractmethod
     def close_consumer(self, consumer_id: int) -> None:
-        """Report that the consumer is closed; the client subscribes again."""
+        """Notify the client that the consumer is closed; the client then subscribes again."""
 
     @abstractmethod
-    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
-        """Report the active consumer of a Failover subscription."""
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None: ...
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:
-        """Report that the consumer has acknowledged all messages of a terminated topic."""
+        """Notify the client that the consumer has acknowledged all messages of a terminated topic."""
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Return whether the client answers a PING within the liveness timeout. Otherwise close its connection."""
+        """Return whether the client answers a PING within the liveness timeout. If not, close its connection."""
 
 
 def is_same_host(peer: Peer, other: Peer) -> bool:

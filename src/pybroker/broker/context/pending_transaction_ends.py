@@ -1,8 +1,8 @@
-"""Transactions that may be committed although the topic has not stored their end: readers wait for the end.
+"""Transactions that may be committed although the topic has not stored their end. Readers of such a topic wait.
 
-A commit is durable in the coordinator's log before topics are notified. If the broker stops in between, the reloaded topic finds
-the transaction open in its ledger until the coordinator has read its log and notified the topic. Until then the committed messages
-look like those of an open transaction, so the topic cannot determine its last message.
+A commit is durable in the coordinator's log before the topics are notified. If the broker stops in between, the
+reloaded topic finds the transaction open, until the coordinator has read its log and notified the topic. Until then the
+topic cannot determine its last message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PendingEnd(NamedTuple):
-    """Why a topic does not know the end of a transaction."""
+    """A transaction whose end the topic does not know yet, and the reason."""
 
     txn: TxnId
     is_committed: bool
@@ -32,11 +32,13 @@ class PendingEnd(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A predicate whose subject is the transaction."""
+        """Return the reason as the predicate of a sentence whose subject is the transaction."""
         if self.is_committed:
-            return "is committed, and its end is not stored at the topic yet"
+            return "is committed, but the topic has not stored the commit yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
-        return f"may be committed: transaction coordinator {self.txn.most} has not read its log yet{failure}"
+        return (
+            f"may be committed, which is known when transaction coordinator {self.txn.most} has read its log{failure}"
+        )
 
 
 PendingEndOf = Callable[["TxnId"], PendingEnd | None]
@@ -58,7 +60,7 @@ def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
 
 
 class PendingEnds:
-    """A dropped transaction is not examined again, so the cost of all calls is linear."""
+    """The transactions that were open when the topic was loaded. Each one is dropped once its end is known."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
         self._pending_end_of = pending_end_of
@@ -67,8 +69,8 @@ class PendingEnds:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a pending end, or None. `still_open`: the open transactions of the topic. Drops transactions that have ended or
-        that their coordinator reports as open.
+        """Return a transaction whose end is pending, or None. `still_open`: the open transactions of the topic.
+        Transactions that have ended, or that their coordinator reports as open, are dropped and not examined again.
         """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))

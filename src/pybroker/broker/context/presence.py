@@ -1,16 +1,16 @@
-"""The addresses of a broker, and whether it accepts clients now."""
+"""The addresses of a broker, and whether it accepts clients now. It becomes ready once and closing once."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pybroker.cluster.lookup import AdvertisedAddresses
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName
 
 
 class Presence:
-    """A broker becomes ready once and closing once."""
+    """Owned by the broker service."""
 
     addresses: AdvertisedAddresses
 
@@ -24,10 +24,11 @@ class Presence:
 
     @property
     def broker_id(self) -> str:
-        """Host and port of the HTTP address."""
         found = self.addresses.resolve(None)
         return urlsplit(found.http_url or found.http_url_tls).netloc
 
     def is_own(self, namespace: NamespaceName) -> bool:
-        """Return whether this is the namespace of the health checks, which exists without creation."""
+        """Return whether `namespace` is this broker's namespace for health checks, which exists without being
+        created.
+        """
         return system_topics.is_heartbeat_namespace(namespace) and namespace.local_name == self.broker_id

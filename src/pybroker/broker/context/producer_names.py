@@ -1,7 +1,7 @@
 """Generated producer names: `<cluster>-<start>-<producer>`, as in Pulsar.
 
-Invariant: a name is never used twice on the same data, also after a crash, because the last sequence id is stored by name. Names
-are short because the metadata of each message contains one.
+Invariant: a name is never used twice with the same data directory, also after a crash, because deduplication stores
+sequence ids by producer name. Names are short, because the metadata of each message contains one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.runtime.clock import Clock
 
 
 class ProducerNames:
-    """`load` precedes the first name."""
+    """Owned by the broker service."""
 
     def __init__(self, cluster_name: str, store: MetadataStore, clock: Clock) -> None:
         self._cluster_name = cluster_name
@@ -24,13 +24,23 @@ class ProducerNames:
         self._given = 0
 
     async def load(self) -> None:
-        """Count one more start, durably: the version of a value rises with each put."""
+        """Read and increase the number of broker starts, durably. Must be called before the first name is generated."""
         try:
-            self._start = await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
+            self._start = await self._next_start()
         except StoreError as error:
-            # For example on a full disk: the broker still serves consumers. The name is longer, but unique as well.
+            # The count cannot be stored, for example on a full disk. The start time replaces it: a longer name, but
+            # also unique.
             self._start = self._clock.wall_ms()
             logs.warning("producer_names.count_failed", error=str(error))
+
+    async def _next_start(self) -> int:
+        """Return a number that no other start has, of any broker of the store. Raises StoreError."""
+        if self._store.is_shared:
+            # As Java brokers do: the numbers of a parent rise over all sessions, and the value disappears with this one.
+            path = await self._store.create_sequential(metadata_paths.PRODUCER_NAME_START, b"", for_session=True)
+            return int(path.removeprefix(metadata_paths.PRODUCER_NAME_START))
+        # The version of a value rises with each put.
+        return await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
 
     def new(self) -> str:
         assert self._start is not None, "names before the start was counted"

@@ -1,7 +1,8 @@
-"""Recent refusals of producers and messages with their reasons, for `explain`, because the refused client may be gone.
+"""Recent refusals of producers and of messages with their reasons, for `explain`, which may be called after the client
+has gone.
 
-Pure. Invariants: a producer that is refused repeatedly uses one slot, and the number of slots is bounded; a producer that is
-admitted again is removed immediately.
+Pure. Invariants: the number of records is bounded; repeated refusals of one producer share a record; the record of a
+producer is removed when the producer is admitted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Refusal:
         return bool(self.producer) and self.producer == producer[:MAX_NAME]
 
 
-# The producer's name, or without one its host, because the client reconnects from another port; and whether messages were refused.
+# The producer's name (without a name its host, since a client reconnects from another port), and whether messages were
+# refused.
 _Key = tuple[str, bool]
 
 
@@ -48,7 +50,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # oldest first
-        self._by_topic: dict[str, OrderedDict[_Key, Refusal]] = {}  # the same; none is empty
+        self._by_topic: dict[str, OrderedDict[_Key, Refusal]] = {}  # the same records by topic; none is empty
 
     def __len__(self) -> int:
         return len(self._all)
@@ -92,12 +94,12 @@ class Refusals:
                     self._drop(topic, (name, False))
 
     def forget(self, topic: str) -> None:
-        """Remove the refusals of a deleted topic, because a new topic may get its name."""
+        """Remove the records of a deleted topic, so that a new topic of the same name does not show them."""
         for key in list(self._by_topic.get(topic, ())):
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Latest first."""
+        """Return the records of a topic, latest first."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []

@@ -1,7 +1,8 @@
-"""The subscriptions with work to dispatch, processed by one callback per event loop iteration within a time budget.
+"""The subscriptions that have entries to dispatch. One callback per event loop iteration processes them, within a time
+budget.
 
-Chained short callbacks would keep the interpreter lock from the journal's writer thread: a commit took a second during catch-up
-reads.
+A chain of short callbacks would keep the interpreter lock from the journal's writer thread: during catch-up reads a
+commit then took a second.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription."""
+    """A subscription, for the list."""
 
     is_queued = False
 
@@ -26,11 +27,10 @@ class Pumped(ABC):
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
-        """Handle a broken invariant in `pump`: it concerns one topic, the others continue."""
+        """Handle an exception in `pump`, which is a bug in one topic. The other subscriptions continue."""
 
     @abstractmethod
-    def wake(self) -> None:
-        """Pump soon."""
+    def wake(self) -> None: ...
 
 
 class PumpList:
@@ -45,7 +45,7 @@ class PumpList:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Pump `pumped`, which is not queued, in a later iteration."""
+        """Add `pumped`, which must not be in the list."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

@@ -1,10 +1,10 @@
-"""Leases of readers: ledgers from a position on are not trimmed for a while, so that a reader finds the entries that it plans to
-read.
+"""Read leases: a lease keeps the ledgers from a position on from being trimmed for a limited time, so that a reader
+(such as a Spark job) finds the entries that it plans to read.
 
-A lease is not stored and counts in no backlog. It ends if it is not renewed, if its position does not advance for too long, and
-with the process. A reader that renews an ended lease gets a new one, and must check whether its entries still exist. Deletion of a
-topic ignores leases. Each role, or client address without authentication, has a share of all leases and of those of each topic
-(`waiting/fair_shares.py`).
+Leases are not stored and do not count as backlog. A lease ends if it is not renewed, if its position does not advance
+for too long, and when the broker stops. A reader that renews an ended lease gets a new one, and must check whether its
+entries still exist. Deletion of a topic ignores leases. Each role, or client address without authentication, has a
+share of all leases and of the leases of each topic (`waiting/fair_shares.py`).
 
 Invariant: an ended lease protects nothing, even while it is still listed.
 """
@@ -22,7 +22,7 @@ SWEEP_EVERY_MS = 1000.0
 
 
 class LeaseOwner(NamedTuple):
-    """A name that the reader has chosen, and its role."""
+    """The name that the reader has chosen, and its role."""
 
     reader: str
     role: str | None
@@ -30,7 +30,9 @@ class LeaseOwner(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """Protects ledgers from `ledger_id` on until `ends_ms`; its position has not changed since `placed_ms`. Times are monotonic."""
+    """Protects ledgers from `ledger_id` on until `ends_ms`. `placed_ms` is when its position last changed. Times are
+    monotonic.
+    """
 
     owner: LeaseOwner
     holder: str
@@ -40,11 +42,11 @@ class Lease:
 
 
 class TooManyLeases(Exception):
-    """The text names the limit."""
+    """The holder, or the broker, has reached a limit of leases, which the text names."""
 
 
 class ReadLeases:
-    """All leases of a broker."""
+    """All read leases of a broker."""
 
     def __init__(self, max_of_topic: int, max_in_all: int) -> None:
         self._max_of_topic = max_of_topic
@@ -55,7 +57,7 @@ class ReadLeases:
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
-        """Includes ended leases that have not been removed."""
+        """Return the number of leases, including ended ones that have not been removed."""
         return self.shares.used
 
     @property
@@ -90,7 +92,7 @@ class ReadLeases:
         return lease.ends_ms - now_ms
 
     def give_back(self, owner: LeaseOwner, topics: Iterable[str]) -> list[str]:
-        """Return the topics that had a lease of the owner."""
+        """End all leases of the owner. Return their topics."""
         ended = []
         for topic in topics:
             leases = self._by_topic.get(topic)
@@ -126,7 +128,6 @@ class ReadLeases:
         return min((lease.ledger_id for lease in leases.values()), default=None)
 
     def drop_ended(self, now_ms: float) -> None:
-        """Linear in the number of leases."""
         for topic, leases in list(self._by_topic.items()):
             self._drop_ended(topic, leases, now_ms)
 

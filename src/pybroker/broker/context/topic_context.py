@@ -1,4 +1,6 @@
-"""State that all parts of one topic share. They know it instead of the topic, so each can be tested without one."""
+"""The context that all parts of one topic share. Parts use it instead of the topic, so each can be tested without a
+topic.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class TopicContext:
         tasks: TaskOwner,
         start_unload: Callable[[str], None],
     ) -> None:
-        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background for a reason."""
+        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background and
+        logs the given reason.
+        """
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
         self.name = name
@@ -50,7 +54,7 @@ class TopicContext:
 
     @property
     def policies(self) -> EffectivePolicies:
-        """Computed again only after one of their sources was replaced."""
+        """The effective policies, cached until one of their sources is replaced."""
         namespace, defaults = (
             self.broker_context.resources.namespace(self.name.namespace),
             self.broker_context.default_policies,
@@ -61,13 +65,13 @@ class TopicContext:
         return self._policies
 
     def set_own_policies(self, policies: TopicPolicies) -> None:
-        """Replace the policies of this topic, or of all partitions of its partitioned topic."""
+        """Replace the policies of this topic, or of the partitioned topic that it belongs to."""
         self._own_policies = policies
         self._policies = None
 
     @property
     def entry_filters(self) -> tuple[EntryFilter, ...]:
-        """None for system topics."""
+        """The filters of the topic's subscriptions; empty for system topics."""
         if is_system_topic(self.name):
             return ()
         is_named_here = self.runtime.config.allow_override_entry_filters
@@ -80,7 +84,7 @@ class TopicContext:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def refused(self, producer_name: str, peer_address: str, run: SendRun, error: BrokerError) -> None:
-        """Count and record refused messages; the caller replies to the client."""
+        """Count and record refused messages. The caller answers the client."""
         count = len(run.payloads)
         self.counters.publish_errors += count
         now_ms = self.runtime.clock.wall_ms()
@@ -90,7 +94,6 @@ class TopicContext:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def require_open(self) -> None:
-        """Raises TopicFenced."""
         if self.is_fenced:
             raise TopicFenced(f"topic {self.name} is being unloaded, try again")
 
@@ -98,7 +101,9 @@ class TopicContext:
         self.last_used_ms = self.runtime.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
-        """Close the topic after a broken invariant; its clients look it up again and get a newly loaded topic."""
+        """Close the topic after an exception that shows a bug. Its clients look it up again, and the broker loads it
+        again.
+        """
         self.runtime.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True

@@ -1,8 +1,10 @@
-"""Limits of waiting requests: a number in the whole broker, and a deadline for each.
+"""Limits of requests that wait for a topic or a subscription: their number in the whole broker, and a deadline for
+each.
 
-A request is refused with TooManyRequests, which all clients handle, when its holder has its share (`maxWaitingTopicRequests`,
-`maxWaitingSubscriptionRequests`), or when it has waited for `topicLoadTimeoutSeconds` or `subscriptionTurnTimeoutSeconds`. After
-the wait, the caller must look up all objects again, because they may no longer exist.
+A request is refused with TooManyRequests, which all clients handle, when its holder has its share of
+`maxWaitingTopicRequests` or `maxWaitingSubscriptionRequests`, or when it has waited for `topicLoadTimeoutSeconds` or
+`subscriptionTurnTimeoutSeconds`. After the wait, the caller must look up all objects again, because they may have been
+deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a request that waits for a topic within this context. `reason` is named in the refusal. Raises TooManyRequests."""
+        """Count a waiting request within this context. The refusal names `reason`. Raises TooManyRequests."""
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
         try:

@@ -1,4 +1,4 @@
-"""Subscriptions: entries go from the cursor through the dispatcher to consumers, and acknowledgements come back.
+"""Subscriptions: entries go from the cursor through the dispatcher to consumers, and consumers acknowledge them.
 
 Start with `subscription.py`.
 """

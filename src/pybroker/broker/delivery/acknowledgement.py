@@ -1,7 +1,7 @@
-"""Acknowledgements, in two steps: first decide the effect of an ACK command, then apply it.
+"""Acknowledgements in two steps: decide the effect of an ACK command as a value, then apply the value.
 
-The decision does not depend on consumer, connection, and dispatcher, so the effect can be applied later without a client. A
-callback answers the client when the cursor's record is durable.
+The decision does not depend on consumer, connection or dispatcher, so a transaction can apply it later. The client is
+answered when the cursor's record is durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VALIDATION_ERRORS = {
 
 
 class PartOfBatch(NamedTuple):
-    """Of the batch at `position` with this number of messages, the messages with bit 1 in `ack_set` stay unacknowledged."""
+    """A partly acknowledged batch: the messages with bit 1 in `ack_set` stay unacknowledged."""
 
     position: Position
     ack_set: list[int]
@@ -42,7 +42,9 @@ class PartOfBatch(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Applied in this order: all up to a position, whole entries by ledger, parts of batches."""
+    """The effect of an acknowledgement, applied in this order: all entries up to a position, whole entries by ledger,
+    parts of batches.
+    """
 
     up_to: Position | None = None
     groups: Sequence[tuple[int, Sequence[int]]] = ()
@@ -53,7 +55,7 @@ class Acknowledged(NamedTuple):
 
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
-    """Return why this type of subscription refuses `ack`, or None."""
+    """Return why a subscription of this type refuses `ack`, or None."""
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(
             f"a {dispatcher.kind} subscription supports only individual acknowledgements: acknowledge each message"
@@ -77,14 +79,14 @@ def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledg
 
 def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: BrokerConfig) -> Sequence[PartOfBatch]:
     if not config.acknowledgment_at_batch_index_level_enabled:
-        return ()  # The client acknowledges the whole entry when all of it is done.
+        return ()  # The client sends an ACK of the whole entry when it has processed the rest of the batch.
     parts: list[PartOfBatch] = []
     last, left = partials[0], -1
     for each in partials:
         if left >= 0 and _is_of_same_batch(last, each):
             count = parts[-1].message_count
             more = left_of(count, each.ack_set)
-            # An ACK that names a message twice is not merged: transactions refuse it.
+            # An ACK that names a message twice is not merged, because transactions refuse it.
             if left | more == full(count):
                 left &= more
                 parts[-1] = parts[-1]._replace(ack_set=to_words(left))
@@ -95,7 +97,7 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
 
 
 def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
-    """Whether both concern one entry and the same number of its messages: clients acknowledge a batch message by message."""
+    """Return whether both concern the same batch of the same size: clients acknowledge a batch message by message."""
     return (
         one.entry_id == other.entry_id
         and one.ledger_id == other.ledger_id
@@ -106,7 +108,8 @@ def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
 
 def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
     position = from_wire(partial.ledger_id, partial.entry_id)
-    # The batch size in the entry is authoritative; the client's value is only used for an entry that is no longer in memory.
+    # The batch size in the entry is authoritative. The size that the client sent is used only for an entry that is not
+    # in memory.
     words_bits = min(len(partial.ack_set) * WORD_BITS, max_messages_in_batch)
     said_count = min(partial.batch_size, words_bits) or words_bits
     return PartOfBatch(position, partial.ack_set, cursor.ledger.message_count_at_hand(position) or said_count)
@@ -122,8 +125,8 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Return the number of entries that became whole acknowledged, and whether dispatch can continue somewhere. `dispatcher` is
-    None if no consumer has connected since the topic was loaded.
+    """Apply the effect. Return the number of entries that became completely acknowledged, and whether dispatch can
+    continue. `dispatcher` is None if no consumer has connected since the topic was loaded.
     """
     state = cursor.state
     entries, can_move = 0, False
@@ -155,7 +158,7 @@ def apply(
 
 
 class AckReceipt:
-    """The requested answer: the cursor calls `stored` when its record is durable or has failed."""
+    """An ACK_RESPONSE that is due: the cursor calls `stored` when its record is durable or has failed."""
 
     __slots__ = ("_consumer_id", "_peer", "_request_id")
 
@@ -170,19 +173,18 @@ class AckReceipt:
 
 
 def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
-    """None if the client does not request an answer."""
+    """Return the callback that answers the client, or None if the client requested no answer."""
     return AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id).stored if ack.request_id >= 0 else None
 
 
 def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
-    """Send the refusal if the client requests an answer."""
     if ack.request_id >= 0:
         consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
-    """Count an acknowledgement. Dispatchers that do not track messages report only entries; their messages are estimated by the
-    average number per entry.
+    """Count an acknowledgement. Dispatchers that do not track messages report only entries; the messages are
+    estimated by the average number per entry.
     """
     delivered = consumer.counters
     if not messages and delivered.entries_out:
@@ -194,7 +196,9 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:
-    """Log that the client cannot read a message. It drops the message, which acknowledges it, so the loss would go unnoticed."""
+    """Log that the client could not read a message. The client then drops and acknowledges the message, so without
+    the log the loss would go unnoticed.
+    """
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True
         logs.warning(

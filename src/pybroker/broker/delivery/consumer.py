@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Invariant: while attached, `state` is known to the subscription's dispatcher, and only then."""
+    """Invariant: the dispatcher knows `state` exactly while the consumer is attached."""
 
     __slots__ = (
         "_hides_entry_metadata",
@@ -61,7 +61,7 @@ class Consumer:
         self.epoch = -1
         self.reads_compacted = False
         self.takes_any_schema = False
-        # It does not change while a topic is loaded.
+        # Read once, because it does not change while a topic is loaded.
         self._hides_entry_metadata = subscription.topic.has_entry_metadata and not peer.takes_entry_metadata
         self._partition = subscription.topic.name.partition_index
         self.is_closed = False
@@ -73,13 +73,13 @@ class Consumer:
             self.subscription.flow(self, permits)
 
     def set_writable(self, is_writable: bool) -> None:
-        """Nothing is dispatched to the consumer while the connection has no capacity."""
+        """Set whether the connection has capacity. Nothing is dispatched to the consumer otherwise."""
         self.state.writable = is_writable
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """`has_chunks`: chunks of large messages may be among them."""
+        """Send entries to the client. `has_chunks`: some may be chunks of large messages."""
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):
@@ -95,19 +95,18 @@ class Consumer:
         self.peer.send_messages(self.consumer_id, delivery, self.epoch, self._partition)
 
     def reached_end(self) -> None:
-        """Notify the client, once, that no more messages will follow."""
+        """Notify the client, once, that the topic is terminated and all its messages are acknowledged."""
         if not self.has_reached_end:
             self.has_reached_end = True
             self.peer.reached_end_of_topic(self.consumer_id)
 
     def detach(self) -> None:
-        """Leave the subscription. Unacknowledged messages are redelivered to other consumers."""
+        """Leave the subscription. Unacknowledged messages go to other consumers."""
         if not self.is_closed:
             self.is_closed = True
             self.subscription.remove_consumer(self)
 
     def close_from_broker(self) -> None:
-        """Leave the subscription and notify the client, which subscribes again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_consumer(self.consumer_id)

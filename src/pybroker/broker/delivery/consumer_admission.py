@@ -1,6 +1,6 @@
-"""Limits of the consumers and subscriptions of a topic, and the permitted subscription types.
+"""Limits of the number of consumers and subscriptions of a topic, and the enabled subscription types.
 
-The policies are read for each new consumer: a lower limit closes no existing one. A limit of 0 is no limit. System topics have no
+Policies are read for each new consumer: a lowered limit closes no connected one. 0 is no limit. System topics have no
 limits.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
-    """Raises ConsumerBusy at the limit of the topic, or of the peer's address."""
+    """Raises ConsumerBusy at the consumer limit of the topic, or of the client's address."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers
@@ -35,7 +35,7 @@ def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[Sub
 
 
 def require_room_on_subscription(subscription: SubscriptionBase) -> None:
-    """Raises ConsumerBusy at the limit of the subscription."""
+    """Raises ConsumerBusy at the consumer limit of the subscription."""
     topic = subscription.topic
     limit = topic.policies.max_consumers_per_subscription
     if 0 < limit <= len(subscription.consumers) and not is_system_topic(topic.name):
@@ -50,7 +50,7 @@ def require_room_for_subscription(topic: TopicContext, subscription_count: int) 
 
 
 def require_type_enabled(topic: TopicContext, kind: str) -> None:
-    """Raises NotAllowedError for a forbidden subscription type; existing consumers stay."""
+    """Raises NotAllowedError for a disabled subscription type. Connected consumers stay."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
     if kind == "Key_Shared" and not topic.runtime.config.subscription_key_shared_enable:

@@ -1,6 +1,6 @@
 """Moves of a subscription's cursor by an administrator, a policy, or a SEEK command.
 
-All raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile.
+All raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed during the call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READER_RETURN_S = 60.0
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
-    """Return the number of skipped entries. `explain` of a skipped message shows `why`."""
+    """Skip entries. Return their number. `explain` shows `why` for a skipped message."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         skipped = await subscription.cursor.skip(entry_count)
@@ -90,17 +90,17 @@ def _expired(subscription: Subscription, entry_count: int) -> int:
 
 
 async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
-    """Move the cursor to `position`, or to the first entry behind it. The caller holds the subscription's lock. Consumers are
-    disconnected first.
+    """Move the cursor to `position`, or to the first entry behind it, after disconnecting all consumers. The caller
+    holds the subscription's lock.
 
-    `unacked_words`: of the batch at `position`, only these messages stay unacknowledged.
+    `unacked_words`: the messages of the batch at `position` that stay unacknowledged.
     """
     with _fenced(subscription):
         await _move(subscription, position, unacked_words)
 
 
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
-    """Continue at the first entry that was published at that time or later; otherwise as `reset`."""
+    """Like `reset`, to the first entry that was published at that time or later."""
     with _fenced(subscription):
         await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 
@@ -126,7 +126,6 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    """Keep the subscription without consumers. The lock keeps new consumers out."""
     assert not subscription.is_resetting, "two moves in one turn"
     subscription.is_resetting = True
     try:

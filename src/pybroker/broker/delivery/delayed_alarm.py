@@ -15,12 +15,12 @@ MAX_ALARM_S = 60.0
 
 
 class DelayedAlarm:
-    """Invariant: after `set`, the timer runs while entries wait and delivery times are kept."""
+    """Invariant: after `set`, the timer runs while entries wait, unless delays are disabled."""
 
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
     ) -> None:
-        """`times`: replaced when the policies change; None when nothing is delayed."""
+        """`times`: the precision of delivery times; None when delays are disabled."""
         self.times = times
         self._runtime = runtime
         self._index = index
@@ -34,7 +34,6 @@ class DelayedAlarm:
         return self._timer is not None
 
     def set(self) -> None:
-        """Set the timer to the time of the next due entry, or stop it if no entry waits."""
         due_ms = self._index.next_due_ms()
         if due_ms is None or self.times is None:
             self.stop()
@@ -54,7 +53,7 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Wake the pump if an entry is due. If it lacks permits, the next permits wake it."""
+        """Wake the pump if an entry is due. If its consumers lack permits, their next FLOW wakes it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

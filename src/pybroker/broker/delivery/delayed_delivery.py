@@ -1,12 +1,12 @@
-"""Delayed delivery of one subscription: entries wait outside its dispatcher until they are due.
+"""Delayed delivery of one subscription: entries wait in an index outside the dispatcher until they are due.
 
-For types that serve several consumers, entries that are not due go to an index, so they block neither the entries behind them nor
-those of their key. Due entries are read again and assigned like new ones. Types with one active consumer delay nothing.
+Only types that serve several consumers delay entries; types with one active consumer deliver them immediately. Because
+delayed entries are not in the dispatcher, they block neither later entries nor those of their key. Due entries are read
+again and assigned like new ones.
 
-`delayed_alarm.py` has the timer, `delayed_index_storage.py` the stored form of the index. A changed due time (`change`) is kept
-until the entry is acknowledged, and is stored immediately.
+A due time that an administrator changed (`change`) is kept until the entry is acknowledged, and is stored immediately.
 
-Invariant: while entries wait and consumers are connected, the timer is set or the pump will run.
+Invariant: while entries wait and consumers are connected, the timer (`delayed_alarm.py`) is set or the pump will run.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class DelayedDelivery(Stage):
         self._times = _delivery_times(topic)
         self._alarm = DelayedAlarm(topic.runtime, self._index, self._times, wake)
         self._storage = DelayedIndexStorage(topic, subscription_name, cursor, self._index, self._changed)
-        self._has_changed = False  # queried at each acknowledgement
+        self._has_changed = False  # cached for the check at each acknowledgement
         self._memory = topic.runtime.memory
         self._counted_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory budget allows no more delayed entries; freed memory wakes the pump."""
+        """Return whether the memory budget allows no more delayed entries. The pump is woken when memory is freed."""
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
-        """Report the memory, and wake others that wait for freed memory."""
+        """Report the size of the index to the memory budget, which wakes waiters for freed memory."""
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)
@@ -96,7 +96,9 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """Entries that have been due for longer than a tick and wait for a consumer, approximately; 0 only if there are none."""
+        """The approximate number of entries that have been due for longer than a tick and wait for a consumer; 0
+        only if there are none.
+        """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
             return 0
@@ -115,16 +117,16 @@ class DelayedDelivery(Stage):
 
     @property
     def held_back(self) -> Mapping[int, BitMap]:
-        """The entries that the cursor need not read, by ledger."""
+        """The entries that the cursor must not read, by ledger."""
         return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that may be delivered now, and index the others."""
+        """Return the entries that may be delivered now, and add the others to the index."""
         if (
             plan.scan is not None
-        ):  # A scan finds an entry outside of the index: it was due before, unless its due time was changed.
+        ):  # A scan finds an entry that is not in the index: it was due before, unless its due time was changed.
             entries = self._without_waiting(entries)
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
@@ -149,7 +151,7 @@ class DelayedDelivery(Stage):
         passed = entries.rows([index for index, due_ms in enumerate(due_times_ms) if due_ms <= cutoff_ms])
         self._index.discard(
             passed.ledger_id, passed.entry_ids
-        )  # indexed entries that the cursor reads when they are due
+        )  # These entries are in the index: the cursor reads them when they are due.
         return passed
 
     def _without_waiting(self, entries: AssignInput) -> AssignInput:
@@ -176,7 +178,7 @@ class DelayedDelivery(Stage):
         ]
 
     def give_back(self, due: Sequence[Delayed]) -> None:
-        """Add entries that could not be read now; they remain due."""
+        """Return entries to the index that could not be read now; they remain due."""
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._storage.store_runs()
@@ -211,21 +213,21 @@ class DelayedDelivery(Stage):
         return members is not None and position.entry_id in members
 
     def waiting_in(self, ledger_id: int) -> BitMap:
-        """Return a copy."""
         return BitMap(self._index.members.get(ledger_id, ()))
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers of waiting entries, in ascending order."""
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the changed due time, 0 for immediately; None if the entry's own applies."""
+        """Return the changed due time, 0 for immediately; None if the entry's own time applies."""
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """Set the due time of an entry that no consumer has; 0 for immediately. Durable on return, if the subscription is durable.
+        """Set the due time of an entry that no consumer has; 0 for immediately. Durable on return for a durable
+        subscription.
 
-        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, and StoreError: the change applies now, but may be lost at a restart.
+        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, and StoreError: then the change applies now, but may be lost at
+        a restart.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -251,7 +253,7 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Read the stored index back until `deadline_ms`. Return True if nothing is left to read, the usual case."""
+        """Read the stored index until `deadline_ms`. Return True when it is complete."""
         if self._storage.is_restored or not self.serves_several:
             return True
         is_complete = self._storage.restore(deadline_ms)
@@ -267,7 +269,7 @@ class DelayedDelivery(Stage):
         await self._storage.close()
 
     def drop(self) -> None:
-        """Stop without storing: the subscription is deleted."""
+        """Stop without storing, because the subscription is deleted."""
         self._storage.is_closed = True
         self._alarm.stop()
         self.release()
@@ -278,7 +280,7 @@ class DelayedDelivery(Stage):
 
 
 def _delivery_times(topic: TopicContext) -> DeliveryTimes | None:
-    """Return the precision of delivery times; None when nothing is delayed."""
+    """Return the precision of delivery times; None if the topic delays nothing."""
     policies = topic.policies.delayed_delivery
     if not policies.active:
         return None

@@ -1,10 +1,11 @@
-"""The stored form of the index of delayed entries of one durable subscription.
+"""Storage of the index of delayed entries of one durable subscription.
 
-Each run of the index is stored when it is created, the whole index at checkpoints. After a restart the index is read back in slices
-of the pump's time. A small index is not stored: its entries are found again by reading only unacknowledged entries.
+Each run of the index is stored when it is created, and the whole index at checkpoints. After a restart the pump reads
+the index back in slices. A small index is not stored: its entries are found again by reading the unacknowledged
+entries.
 
-Invariants: nothing is stored before the metadata records that an index may exist. A lost run loses no entry, because entries that
-are not in the stored index are read from the topic again. A changed due time is stored immediately.
+Invariants: nothing is stored before the metadata records that an index may exist. Losing a run loses no entry, because
+entries that are not in the stored index are read from the topic again. A changed due time is stored immediately.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STALE_ENTRIES = 65_536
 
 
 class DelayedIndexStorage(CursorOwner):
-    """The store asks it for snapshots of the index."""
+    """The cursor store calls it for snapshots of the index."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class DelayedIndexStorage(CursorOwner):
         self._record_id = ""  # empty while nothing is stored
         self._is_announcing = False
         self._announcing = asyncio.Lock()
-        self._stored_serial = 0  # of the last run that was passed to the store
+        self._stored_serial = 0  # the number of the last run that was passed to the store
         self._stored_entries = 0
 
     # --- restoring ---------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class DelayedIndexStorage(CursorOwner):
                 if clock.monotonic_ms() >= deadline_ms:
                     return False
         except StoreError as error:
-            # Nothing is lost: the cursor reads those entries again.
+            # No message is lost: the cursor reads those entries again.
             logs.error("delayed.not_restored", **self._names(), error=str(error))
         self._unread = None
         self.is_restored = True
@@ -84,7 +85,6 @@ class DelayedIndexStorage(CursorOwner):
         return True
 
     def _restore_changes(self) -> None:
-        """Restore changed due times of entries that are not delivered yet."""
         records, self._unread_records = self._unread_records, []
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         try:
@@ -117,13 +117,15 @@ class DelayedIndexStorage(CursorOwner):
         await self._announce()
         if not self._record_id or self.is_closed:
             raise StoreError(f"subscription {self._subscription_name} is closed")
-        self.store_runs()  # the runs that were created before the record
+        self.store_runs()  # the runs that were created before the record existed
         stored, done = completion()
         self._cursor_store.append_delta(self._record_id, encode_more((), [(position, due_ms)]), done)
         await stored
 
     def store_anew_if_stale(self) -> None:
-        """Rewrite the stored index if too much of it is stale, so its size stays in proportion. An empty index is deleted."""
+        """Rewrite the stored index if too much of it is stale, so that its size is proportional to the waiting
+        entries. An empty index is deleted.
+        """
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
         if is_stale and self._record_id and not self.is_closed:
@@ -142,7 +144,7 @@ class DelayedIndexStorage(CursorOwner):
         self.store_runs()
 
     async def _announce(self) -> None:
-        """Record in the metadata that an index may be stored, one call at a time: a second must not overtake the first."""
+        """Record in the metadata that an index may be stored. A lock keeps calls in order."""
         async with self._announcing:
             if self._record_id or self.is_closed:
                 return
@@ -154,7 +156,7 @@ class DelayedIndexStorage(CursorOwner):
     def _append(self, record: bytes, runs: Sequence[DelayedRun]) -> None:
         self._stored_serial = self._index.last_serial
         self._stored_entries += sum(len(run.packed) - run.index for run in runs)
-        # Not awaited: entries that are not stored are read from the topic again.
+        # Not awaited, because entries that are not stored are read from the topic again.
         self._cursor_store.append_delta(self._record_id, record, None)
 
     def snapshot(self) -> bytes:

@@ -1,7 +1,7 @@
-"""The reason why dispatch of a subscription stopped, and since when nothing was delivered.
+"""The reason why dispatch of a subscription stopped, and the time since which nothing was delivered.
 
-Invariant: `since_ms` changes only with the reason or after deliveries since the last stop, so repeated attempts that deliver
-nothing do not hide how long the subscription is stalled.
+Invariant: `since_ms` changes only if the reason changes or something was delivered since the last stop. So repeated
+attempts that deliver nothing do not hide the duration of a stall.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """A limit that stays the same keeps its count."""
+    """Apply the topic's dispatch rate. A limit with unchanged values keeps its token count."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """None without limits. `before` is the present throttle."""
+    """Return the throttle, or None without limits. `before`: the previous throttle."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -55,7 +55,7 @@ def _renewed_limit(
 
 
 class DispatchThrottle:
-    """`own` is the limit that the subscription does not share."""
+    """`own` is the limit of this subscription alone."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DispatchThrottle:
         self._max_messages = self._max_bytes = 0.0
 
     def allows_read(self) -> bool:
-        """Otherwise the subscription is woken when entries may be read."""
+        """Return whether entries may be read now. If not, a timer wakes the subscription later."""
         subscription = self._subscription
         now_ms = subscription.runtime.clock.monotonic_ms()
         counters = subscription.topic.counters
@@ -92,7 +92,9 @@ class DispatchThrottle:
         return False
 
     def used_up(self) -> list[tuple[DispatchRateLimit, str, float]]:
-        """Return the exhausted limits, each with its kind (messages or bytes) and the milliseconds until it allows more."""
+        """Return the exhausted limits, each with its unit (messages or bytes) and the milliseconds until it allows
+        more.
+        """
         now_ms = self._subscription.runtime.clock.monotonic_ms()
         found: list[tuple[DispatchRateLimit, str, float]] = []
         for limit in self._limits:
@@ -116,7 +118,9 @@ class DispatchThrottle:
         self._subscription.wake()
 
     def _is_exempt(self) -> bool:
-        """Whether the consumers keep up, and the configuration exempts them then."""
+        """Return whether the limits do not apply, because the consumers have no backlog and the configuration
+        (`dispatchThrottlingOnNonBacklogConsumerEnabled`) exempts them.
+        """
         config = self._subscription.runtime.config
         if config.dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
@@ -125,7 +129,7 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Reduce the plan to the permitted entries. The dispatcher asks for the rest again."""
+        """Reduce the plan to the permitted entries, and return the others to the dispatcher."""
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

@@ -1,4 +1,4 @@
-"""Creation of the dispatcher of a subscription, by its type and the configuration."""
+"""The dispatcher class for each subscription type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybroker.dispatch.non_persistent_dispatcher import (
     NonPersistentDispatcher,
     SharedNonPersistentDispatcher,
 )
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
 from pybroker.model.names import TopicName
@@ -65,7 +65,7 @@ def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicN
 
 
 def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
-    """None if a hash ring elects the active consumer."""
+    """Return the partition for the election of the active consumer; None if a hash ring elects it."""
     index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
     return index if index >= 0 else None
 

@@ -1,4 +1,6 @@
-"""The unusual kinds of entries that a topic may contain, so that they are not searched for in vain. Pure."""
+"""Which special kinds of entries (chunks, markers) a topic may contain, so that other entries are not examined for
+them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pybroker.model.position import Position
 
 
 class EntryKinds:
-    """Older entries than the topic's load may be of any kind."""
+    """Entries from before the topic was loaded may be of any kind."""
 
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 
@@ -17,9 +19,9 @@ class EntryKinds:
         self.has_markers = False
 
     def may_hold_chunks(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether that entry, or one behind it, may be part of a larger message."""
+        """Return whether that entry, or a later one, may be a chunk of a large message."""
         return self._counters.chunks_in > 0 or (ledger_id, entry_id) <= self._end_when_loaded
 
     def may_hold_markers(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether that entry, or one behind it, may be a marker."""
+        """Return whether that entry, or a later one, may be a marker."""
         return self.has_markers or (ledger_id, entry_id) <= self._end_when_loaded

@@ -29,7 +29,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the messages of a non-persistent topic that are sent. The others are lost."""
+        """Return the messages of a non-persistent topic that the filters accept. The others are dropped."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -42,11 +42,11 @@ class FilterJury:
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
     def rejects(self, position: Position, payload: bytes) -> bool:
-        """Return whether the current filters reject that entry. Changes nothing."""
+        """Return whether the current filters reject that entry. Counts nothing."""
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """A filter that fails is logged once."""
+        """Return the verdict on an entry. An exception of a filter counts as RESCHEDULE and is logged once."""
         try:
             for each in self.filters:
                 verdict = each.judge(entry)
@@ -55,12 +55,18 @@ class FilterJury:
         except Exception as error:  # noqa: BLE001  (code of others)
             if not self._has_failed:
                 self._has_failed = True
-                logs.error("entry_filter.failed", topic=entry.topic, subscription=entry.subscription, exc_info=error)
+                logs.error(
+                    "entry_filter.failed",
+                    topic=entry.topic,
+                    subscription=entry.subscription,
+                    filter=type(each).__name__,
+                    position=entry.position,
+                    exc_info=error,
+                )
             return Verdict.RESCHEDULE
         return Verdict.ACCEPT
 
     def _count(self, verdicts: list[Verdict], message_counts: list[int]) -> bool:
-        """Count messages by verdict. Return whether any of them is not accepted."""
         counters = self._judged.counters
         for verdict, message_count in zip(verdicts, message_counts, strict=True):
             counters.filter_processed += message_count
@@ -93,7 +99,7 @@ class FilterChain(FilterJury, Stage):
         self.deferred_first: Position | None = None
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the accepted entries; acknowledge or defer the others."""
+        """Return the accepted entries; acknowledge rejected ones and defer rescheduled ones."""
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
@@ -125,7 +131,7 @@ class FilterChain(FilterJury, Stage):
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
-        """Return the entries as unread, unless the cursor has rewound meanwhile."""
+        """Return deferred entries to the dispatcher as unread, unless it was rewound since."""
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
         needs_hashes = dispatcher.needs_key_hashes

@@ -1,7 +1,7 @@
-"""Entries that consumers never receive: markers, and messages of aborted transactions.
+"""Removal of entries that consumers never receive: markers, and messages of aborted transactions.
 
-Markers are messages of brokers to other brokers. They use no permits; each subscription acknowledges them when it reads them. They
-count as published messages, with an id and an index.
+Markers are messages of brokers to other brokers. They use no permits, and each subscription acknowledges them when it
+reads them. They count as published messages, with an id and an index.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
-    """Markers are searched for only where some may exist."""
+    """Examines only entries that may be markers."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds

@@ -1,4 +1,4 @@
-"""One subscription of a non-persistent topic. It exists as long as it has a consumer, because there is no backlog."""
+"""One subscription of a non-persistent topic. It has no backlog and exists only while it has a consumer."""
 
 from __future__ import annotations
 
@@ -90,18 +90,15 @@ class NonPersistentSubscription(SubscriptionBase):
             consumer.state.permits += permits
 
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Only answer the client: nothing is kept."""
         if ack.request_id >= 0:
             refusal = None
             if ack.txn is not None:
                 refusal = NotAllowedError("Non-persistent topics do not support acknowledgements in transactions")
             consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """Do nothing: nothing is kept."""
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None: ...
 
-    def wake(self) -> None:
-        """Do nothing: nothing waits."""
+    def wake(self) -> None: ...
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

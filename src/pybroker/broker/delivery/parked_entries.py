@@ -1,9 +1,10 @@
-"""Entries that were read and that no consumer may receive yet, because transactions have acknowledged the rest of them. Pure.
+"""Entries that were read while transactions had acknowledged them completely or in part, so no consumer may receive
+them now. Pure.
 
-A bitmap for each ledger, and the hashes of keys if the subscription type needs them: a large transaction takes little memory
-however often its entries are read.
+They are stored as a bitmap for each ledger, with the hashes of keys if the subscription type needs them, so a large
+transaction takes little memory.
 
-Invariant: the entries here come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
+Invariant: all entries come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
 """
 
 from __future__ import annotations
@@ -40,24 +41,25 @@ class ParkedEntries:
         self._hashes.clear()
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
-        """`key_hash` is used if the dispatcher needs it."""
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
-            self.clear()  # earlier reads are void
+            self.clear()  # Earlier reads are void.
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes
         self._entries.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
         if dispatcher.needs_key_hashes:
             self._hashes[position] = key_hash
 
     def forget(self, hold: Hold) -> None:
-        """Remove entries that are acknowledged whole. Batches stay, because other transactions may have acknowledged the rest."""
+        """Remove entries that are completely acknowledged. Batches stay, because other transactions may have
+        acknowledged the rest.
+        """
         for ledger_id, taken in self._held(hold, {}):
             if self._hashes:
                 for entry_id in taken:
                     self._hashes.pop(Position(ledger_id, entry_id), None)
 
     def take(self, hold: Hold) -> Iterator[tuple[Dispatcher, ReadPlan, list[int]]]:
-        """Remove the entries of an aborted transaction. Return the dispatcher that must read them again, plans of reads that
-        delivered nothing, and the hashes of keys.
+        """Remove the entries of an aborted transaction. Return the dispatcher that must read them again, plans without
+        deliveries for that, and the hashes of keys.
         """
         parts: dict[int, BitMap] = {}
         for position in hold.parts:
@@ -71,7 +73,6 @@ class ParkedEntries:
                 yield self._dispatcher, ReadPlan(len(positions), self._max_bytes, positions, self._epoch), hashes
 
     def _held(self, hold: Hold, parts: dict[int, BitMap]) -> Iterator[tuple[int, BitMap]]:
-        """Remove and return the entries of `hold` and `parts`, by ledger."""
         nothing = BitMap()
         for ledger_id, bitmap in [*self._entries.items()]:
             taken = bitmap & (hold.entries.get(ledger_id, nothing) | parts.get(ledger_id, nothing))

@@ -1,8 +1,9 @@
-"""Operations of an administrator on one message of a subscription: acknowledge, redeliver now, delay, or deliver earlier.
+"""Operations of an administrator on one message of a subscription: acknowledge, redeliver now, delay, or deliver
+earlier.
 
-Invariants: nothing is done that a client could not do. A pending transaction ack stays with its transaction. A message is taken
-from its consumer before it is redelivered, so two consumers never have it. Consumers that wait for the freed hash, or for capacity
-under a limit, continue.
+Invariants: an operation does nothing that a client could not do. Acknowledgements of open transactions are not
+overridden. A message is taken from its consumer before it is redelivered, so no two consumers have it. Consumers that
+wait for the freed key, or for capacity under a limit, continue.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 
 async def acknowledge(subscription: Subscription, position: Position, batch_index: int | None) -> None:
-    """Acknowledge that entry, or one message of its batch. Durable on return, also if it was acknowledged before. The caller has
-    reserved memory for one entry.
+    """Acknowledge an entry, or one message of its batch. Durable on return. The caller has reserved memory for one
+    entry.
 
-    Raises AdminError 404 if it does not exist, 409 if it cannot be read yet, 412 if the configuration does not allow it;
-    TransactionConflict for a pending transaction ack; StoreError.
+    Raises AdminError 404 if the message does not exist, 409 if it is not readable yet, 412 if the configuration forbids
+    it; TransactionConflict if an open transaction has acknowledged it; StoreError.
     """
     cursor = subscription.cursor
     message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1
     # No other task runs from here on.
     require_existing(subscription, position)
     if cursor.state.is_deleted(*position):
-        await cursor.persist()  # Its record may not be durable yet.
+        await cursor.persist()  # An earlier acknowledgement may not be durable yet.
         return
     if not cursor.ledger.read_limit.readable(position, 1):
         raise AdminError(
@@ -74,9 +75,10 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 
 
 def redeliver(subscription: Subscription, position: Position) -> None:
-    """Take the message, with all chunks, from its consumer, and let the dispatcher send it again.
+    """Take the message, with all its chunks, from its consumer, so that the dispatcher sends it again.
 
-    Raises AdminError 404, 409 if no consumer has it, 412 for types with one active consumer; TransactionConflict.
+    Raises AdminError 404 if it does not exist, 409 if no consumer has it, 412 for types with one active consumer;
+    TransactionConflict.
     """
     individual = subscription.individual
     require_unacknowledged(subscription, position)
@@ -99,8 +101,8 @@ def redeliver(subscription: Subscription, position: Position) -> None:
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
     """Set the due time of the message. Durable on return.
 
-    Raises AdminError 404 if it does not exist; 409 if it is acknowledged, or a consumer has it; 412 for types that delay nothing;
-    TransactionConflict; TooManyRequests; StoreError.
+    Raises AdminError 404 if it does not exist, 409 if it is acknowledged or at a consumer, 412 for subscription types
+    without delays; TransactionConflict; TooManyRequests; StoreError.
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
@@ -109,7 +111,7 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
 
 
 async def deliver_now(subscription: Subscription, position: Position) -> None:
-    """Raises as `deliver_at`, and AdminError 409 if it is not delayed."""
+    """Like `deliver_at`, immediately. Also raises AdminError 409 if the message is not delayed."""
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
         raise AdminError(409, f"Message {position} is not delayed")
@@ -146,7 +148,6 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def require_existing(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 if the entry does not exist any more."""
     ledgers = subscription.cursor.ledger.ledgers
     if not ledgers.has_entry(position):
         if position < ledgers.first_position:
@@ -160,14 +161,14 @@ def require_existing(subscription: Subscription, position: Position) -> None:
 
 
 def require_unacknowledged(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 if it does not exist, 409 if it is acknowledged."""
+    """Raises AdminError 404 if the entry does not exist, 409 if it is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
         raise AdminError(409, f"Message {position} is acknowledged")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Raises TransactionConflict if an open transaction has acknowledged some of these messages."""
+    """Raises TransactionConflict if an open transaction has acknowledged one of these messages."""
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

@@ -1,4 +1,4 @@
-"""The stages that entries pass between a read and the dispatcher: markers, transactions, delays, filters."""
+"""The interface of the stages that entries pass between read and dispatcher: markers, transactions, delays, filters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ PassOver = Callable[[int, Sequence[int]], None]
 
 
 class Stage(ABC):
-    """The subscription rebuilds its stages when policies change."""
+    """The subscription creates its stages again when policies change."""
 
     @abstractmethod
-    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that continue now, perhaps none, and handle the others."""
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput: ...

@@ -1,9 +1,10 @@
 """One subscription: moves entries from its cursor through its dispatcher to its consumers.
 
-The pump never waits. It reads entries in memory, assigns them, and sends them within its time budget of one event loop iteration.
-If entries are in the store, one read runs in the topic's tasks and wakes the pump at its end.
+The method `pump` does this without waiting: it takes entries that are in memory, assigns and sends them, within its
+time budget of an event loop iteration. If entries are in the store, one read runs as a task of the topic and wakes the
+pump when it ends.
 
-Invariants: at most one read is in progress; the subscription is on the broker's pump list at most once.
+Invariants: at most one read is in progress; the subscription is in the broker's pump list at most once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
 from pybroker.dispatch.blocked_reasons import BlockedReason, Stall
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.errors import BrokerError, ConsumerBusy, DamagedEntries, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
@@ -69,7 +70,7 @@ class Subscription(SubscriptionBase, Pumped):
         kinds: EntryKinds,
         unused: Callable[[Subscription], None],
     ) -> None:
-        """`unused` is called when no client can reconnect to the subscription."""
+        """`unused` is called when the subscription is not durable and its reader has gone."""
         super().__init__(topic, name)
         self.cursor = cursor
         self.kinds = kinds
@@ -87,7 +88,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.failed_reads = FailedReads(topic, name)
         self._stall = DispatchStall(topic.runtime.clock)
         self._is_waking_soon = False
-        self._draining_hashes_cleared_before = 0  # by earlier dispatchers
+        self._draining_hashes_cleared_before = 0  # counted by earlier dispatchers
         self.throttle = throttle_of(self, cursor, None)
         self._markers = Markers(kinds, cursor.ledger.read_limit, self._pass_over)
         self.transactions = SubscriptionTransactions(
@@ -113,7 +114,7 @@ class Subscription(SubscriptionBase, Pumped):
         if (chain and chain.filters) != (before and before.filters):
             self.filters = chain
             self._stages = self._row_of_stages()
-            self.wake()  # Entries that the previous filters deferred may be sent now.
+            self.wake()  # The new filters may accept entries that the previous ones deferred.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters
@@ -128,7 +129,9 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether clients requested its replication. The flag is kept and shown; there is no replication yet."""
+        """Whether clients requested replication of the subscription. The flag is stored and shown; there is no
+        replication yet.
+        """
         return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
@@ -147,7 +150,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def unacked_messages(self) -> int:
-        """0 for types that do not track them."""
+        """The number of unacknowledged messages; 0 for types that do not track them."""
         return 0 if self.dispatcher is None else self.dispatcher.unacked_messages
 
     @property
@@ -157,7 +160,6 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def in_order(self) -> InOrderView | None:
-        """None without a dispatcher; the next three likewise."""
         return None if self.dispatcher is None else self.dispatcher.in_order
 
     @property
@@ -215,7 +217,7 @@ class Subscription(SubscriptionBase, Pumped):
         try:
             redelivery = dispatcher.add_consumer(consumer.state)
         except BrokerError:
-            self.drop_if_unused()  # it may have been created for this consumer
+            self.drop_if_unused()  # It may have been created for this consumer.
             raise
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
@@ -229,7 +231,6 @@ class Subscription(SubscriptionBase, Pumped):
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach `consumer`. Its unacknowledged messages are redelivered."""
         self.consumers.remove(consumer)
         self.cursor.reader = self.consumers[0].peer if self.consumers else None
         self.last_active_ms = self.runtime.clock.wall_ms()
@@ -242,7 +243,6 @@ class Subscription(SubscriptionBase, Pumped):
         self.drop_if_unused()
 
     def release_memory(self) -> None:
-        """Release all memory, because the subscription is closed or deleted."""
         self._look_ahead.release()
         self.delayed.release()
 
@@ -277,14 +277,13 @@ class Subscription(SubscriptionBase, Pumped):
         acknowledgement.count(consumer, messages, entries, self.runtime.clock.wall_ms())
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """As `SubscriptionTransactions.end`. Raises BrokerError: the caller must retry."""
         self.topic.require_open()
         if not self.is_closed:  # A deleted subscription needs none of these messages.
             await self.transactions.end(txn, action, low_water_mark)
 
     def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
-        """Apply an acknowledgement of any origin, with or without consumers. Return the number of entries that it acknowledged
-        whole. `done` is called when it is durable.
+        """Apply an acknowledgement of a client, transaction or administrator. Return the number of entries that it
+        acknowledged completely. `done` is called when it is durable.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
@@ -337,7 +336,6 @@ class Subscription(SubscriptionBase, Pumped):
         self.unacked_changed()
 
     def _choose_reads(self, dispatcher: Dispatcher) -> None:
-        """Choose the source: the new active consumer may read compacted or not."""
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self.reads.compacted is None:
@@ -348,7 +346,6 @@ class Subscription(SubscriptionBase, Pumped):
             self.reads.read_compacted(None)
 
     def limit_unacked(self) -> None:
-        """Apply changed limits of unacknowledged messages, and resume dispatch below them."""
         policies = self.topic.policies
         if self.dispatcher is not None and self.dispatcher.limit_unacked(
             max(0, policies.max_unacked_per_consumer), max(0, policies.max_unacked_per_subscription)
@@ -356,7 +353,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def unacked_changed(self) -> None:
-        """Report the unacknowledged messages to the limit of the broker."""
+        """Report the number of unacknowledged messages to the limit of the broker."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None:
             for subscription in limit.report(self, self.unacked_messages):
@@ -374,7 +371,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """Wake the pump later, so that entries which are unblocked one by one are sent together."""
+        """Wake the pump after a delay, so that entries which are unblocked one by one are sent together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -388,7 +385,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.fail(bug)
 
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until nothing can move or the time is up. Return True when there is more to do."""
+        """Dispatch until nothing can be sent or the time is up. Return True in the second case."""
         blocked_reason = self._dispatch(deadline_ms)
         self._look_ahead.update(self.dispatcher)
         if blocked_reason is None:
@@ -397,7 +394,6 @@ class Subscription(SubscriptionBase, Pumped):
         return False
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
-        """Return the blocked reason; None when the time budget is used up."""
         dispatcher = self.dispatcher
         clock = self.runtime.clock
         if not self.delayed.restore(deadline_ms):
@@ -417,7 +413,7 @@ class Subscription(SubscriptionBase, Pumped):
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
-        """Return the blocked reason, or None."""
+        """Read and assign the entries of `plan`. Return the blocked reason, or None to continue."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
@@ -439,7 +435,6 @@ class Subscription(SubscriptionBase, Pumped):
         return None
 
     def _blocked_reason(self) -> BlockedReason | None:
-        """Return the reason that blocks all reads, for any consumer, or None."""
         if self._is_reading:
             return BlockedReason.READING
         if self.is_closed:
@@ -457,7 +452,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def stall(self) -> Stall | None:
-        """Why nothing moves, and since when; None during dispatch."""
+        """The reason why nothing is delivered, and since when; None during dispatch."""
         if self.is_queued:
             return None
         blocked_reason = self._stall.reason
@@ -471,9 +466,9 @@ class Subscription(SubscriptionBase, Pumped):
         return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """None if no wait for memory blocks the subscription."""
+        """Return None if the subscription does not wait for memory."""
         if blocked_reason is BlockedReason.READING:
-            # Reads for one connection share a queue position; reads that no connection requested do so by topic.
+            # Reads for one connection share a queue position; reads that no connection requested share one per topic.
             reads = self._memory.reads
             since = [reads.waits_since_ms(group) for group in (self.cursor.reader, self.cursor.ledger)]
         elif blocked_reason is BlockedReason.CONNECTION_FULL:
@@ -499,7 +494,7 @@ class Subscription(SubscriptionBase, Pumped):
                 else:
                     self._assign_run(plan, run)
             if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
-                self.reads.rewind()  # It has rewound during the read, which has advanced it.
+                self.reads.rewind()  # The dispatcher was rewound during the read, which has advanced the cursor.
             self.failed_reads.succeeded()
         except StoreError as error:
             dispatcher.give_back(plan)
@@ -514,7 +509,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
-        """Return whether reading can continue."""
+        """Skip damaged entries if that is allowed. Return whether reading can continue."""
 
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
@@ -525,12 +520,11 @@ class Subscription(SubscriptionBase, Pumped):
         return failed_reads.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
-        """Retry after a delay while consumers are connected: unreadable entries are never skipped silently."""
+        """Retry after a delay while consumers are connected. Unreadable entries are never skipped silently."""
         self._stall.stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
-        """Pass the entries of a read to the dispatcher, and report the progress of a scan."""
         entries = self.reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
@@ -590,17 +584,16 @@ class Subscription(SubscriptionBase, Pumped):
         self.tell_if_at_end()
 
     def tell_if_at_end(self) -> None:
-        """Notify the consumers when all messages of a terminated topic are acknowledged."""
         if self.cursor.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()
 
 
 class LookAheadShare:
-    """The memory for entries that wait for the consumer of their key or of their chunks.
+    """The memory budget of one subscription for entries that wait for the consumer of their key or of their chunks.
 
-    The subscription reports after each pump and each departure of a consumer. The limit is the configured one, or less if the
-    memory budget is used up.
+    The subscription reports its use after each pump and after each departure of a consumer. The limit is the configured
+    one, or less if the broker's memory budget is used up.
     """
 
     def __init__(self, memory: Memory) -> None:

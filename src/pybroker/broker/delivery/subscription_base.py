@@ -1,4 +1,4 @@
-"""The interface of a subscription to its consumers and its topic."""
+"""The interface of a subscription for its consumers and its topic."""
 
 from __future__ import annotations
 
@@ -31,69 +31,62 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def type_name(self) -> str:
-        """`None` if no consumer has connected since the topic was loaded."""
+        """The subscription type; `None` if no consumer has connected since the topic was loaded."""
 
     @property
     @abstractmethod
     def is_durable(self) -> bool:
-        """Whether it stays when its last consumer has left."""
+        """Whether the subscription stays when its last consumer has left."""
 
     @property
     @abstractmethod
-    def backlog_entries(self) -> int:
-        """Stored entries that are not acknowledged."""
+    def backlog_entries(self) -> int: ...
 
     @property
     @abstractmethod
-    def properties(self) -> dict[str, str]:
-        """The properties of the application."""
+    def properties(self) -> dict[str, str]: ...
 
     @property
     def stall(self) -> Stall | None:
-        """Why nothing is delivered, and since when; None during dispatch, and without a backlog."""
+        """The reason why nothing is delivered, and since when; None during dispatch, and without a backlog."""
         return None
 
     @abstractmethod
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties. Durable on return, if the subscription is. Raises StoreError."""
+        """Replace the properties. Durable on return, if the subscription is durable. Raises StoreError."""
 
     @abstractmethod
-    def filters_changed(self) -> None:
-        """Apply the current entry filters."""
+    def filters_changed(self) -> None: ...
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
         """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError."""
 
     @abstractmethod
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach `consumer`."""
+    def remove_consumer(self, consumer: Consumer) -> None: ...
 
     @abstractmethod
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        """Add `permits` of a FLOW command of `consumer`."""
+    def flow(self, consumer: Consumer, permits: int) -> None: ...
 
     @abstractmethod
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
+        """Apply an ACK of `consumer`; if it has a request id, answer when it is durable."""
 
     @abstractmethod
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """Send `positions` to `consumer` again, or all its unacknowledged messages."""
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None: ...
 
     @abstractmethod
-    def wake(self) -> None:
-        """Pump soon, because there may be something to dispatch."""
+    def wake(self) -> None: ...
 
     def close_consumers(self) -> None:
         for consumer in list(self.consumers):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Remove consumers with dead clients. Return whether there were any."""
+        """Remove consumers whose client does not answer a PING. Return whether one was removed."""
         is_one_gone = False
         for consumer in list(self.consumers):
-            # Only a removed consumer frees capacity. The caller then retries immediately.
+            # Only a removed consumer frees capacity, so that the caller retries immediately.
             if not await consumer.peer.is_alive() and consumer not in self.consumers:
                 is_one_gone = True
         return is_one_gone

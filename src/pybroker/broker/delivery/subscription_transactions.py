@@ -1,11 +1,11 @@
-"""The transactions of one subscription: pending acknowledgements, and the entries that they keep from being delivered.
+"""The transactions of one subscription: their pending acknowledgements, and the entries that no consumer may receive
+because of them.
 
-Pending acknowledgements are part of the state of the cursor (`managed_ledger/pending_transaction_acks.py`): they are durable with
-it, survive the consumer, and are deleted with it. A message with a pending ack is not acknowledged yet, and no other consumer
-receives it: its consumer keeps it; if the entry is read again, it is parked here. A commit acknowledges the message; an abort
-delivers it again with a higher redelivery count.
+Pending acks are part of the cursor's state (`managed_ledger/pending_transaction_acks.py`): durable with it, independent
+of the consumer, and deleted with it. A message with a pending ack stays with its consumer; if its entry is read again,
+it is parked here. A commit acknowledges the message; an abort redelivers it with a higher redelivery count.
 
-Invariants: each parked entry has a pending acknowledgement. An entry without one is at a consumer, or will be read.
+Invariants: each parked entry has a pending ack. An entry without one is at a consumer, or will be read.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ class SubscriptionTransactions(Stage):
             refuse(consumer, ack, refused)
 
     def _not_waited_for(self, what: Acknowledged) -> None:
-        """Stop counting entries with a pending ack as unacknowledged: otherwise a transaction of more messages than a consumer may
-        have unacknowledged would block itself. The entries stay with the consumer, so another consumer of their key waits.
+        """Stop counting entries with a pending ack as unacknowledged. Otherwise a transaction with more messages than a
+        consumer may have unacknowledged would block itself. The entries stay assigned to the consumer, so another
+        consumer of their key waits.
         """
         dispatcher = self._dispatcher()
         if dispatcher is None:
@@ -107,8 +108,8 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Keep this acknowledgement pending. Return the refusal if a part of it conflicts; then none of it is pending. The cursor's
-        next record stores it.
+        """Keep this acknowledgement pending, without storing it. Return the refusal if a part of it conflicts; then
+        nothing of it is pending.
         """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
@@ -132,7 +133,6 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _refused_before(self, txn: TxnId) -> BrokerError | None:
-        """Return why the transaction accepts no acknowledgements at all, or None."""
         if not self._cursor.is_durable:
             return NotAllowedError(
                 f"Subscription {self._name} is not durable, so it does not support acknowledgements in "
@@ -148,7 +148,6 @@ class SubscriptionTransactions(Stage):
         )
 
     def _acknowledged_before(self, what: Acknowledged) -> Position | None:
-        """Return a position that is acknowledged already, also by a committed transaction."""
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         if what.up_to is not None and ledgers.floor(what.up_to) <= state.mark_delete_position and not what.parts:
             return what.up_to
@@ -174,7 +173,6 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _existing(self, what: Acknowledged) -> Acknowledged:
-        """Remove entries that do not exist, as for any acknowledgement."""
         ledgers = self._cursor.ledger.ledgers
         up_to = None if what.up_to is None or what.up_to > ledgers.last_position else ledgers.floor(what.up_to)
         groups = []
@@ -189,8 +187,9 @@ class SubscriptionTransactions(Stage):
     # --- ends --------------------------------------------------------------------------------------------------------
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction. Durable on return. An unknown transaction has nothing left to do. `low_water_mark`: all transactions
-        of that coordinator up to it have ended. Raises BrokerError: the caller must retry.
+        """Commit or abort the transaction. Durable on return. An unknown transaction has nothing to end.
+        `low_water_mark`: all transactions of the coordinator up to it have ended. Raises BrokerError: the caller
+        must retry.
         """
         held = self._cursor.state.held
         await self._end(txn, action)
@@ -207,7 +206,7 @@ class SubscriptionTransactions(Stage):
             try:
                 await self._end(each, TxnAction.ABORT)
             except BrokerError as error:
-                failure = error  # the others are released: they are reported once
+                failure = error  # The other entries are released; the failure is reported once.
         if failure is not None:
             raise failure
 
@@ -227,7 +226,7 @@ class SubscriptionTransactions(Stage):
                 return
             stored, done = completion()
             if action is TxnAction.COMMIT:
-                # One record has both the end and its acknowledgements.
+                # One record contains both the end and its acknowledgements.
                 parts = [PartOfBatch(*part) for part in hold.left_parts]
                 self._settle(Acknowledged(hold.up_to, hold.groups, parts), done)
                 self._parked.forget(hold)
@@ -239,7 +238,9 @@ class SubscriptionTransactions(Stage):
             raise error.answer(f"the end of transaction {txn} is not stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
-        """Redeliver an aborted transaction: the first entries immediately, the rest in slices that yield to the event loop."""
+        """Redeliver the messages of an aborted transaction: the first ones immediately, the rest in slices that
+        yield to the event loop.
+        """
         steps = self._sent_again(hold)
         if next(steps, None) is not None:
             self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
@@ -263,7 +264,7 @@ class SubscriptionTransactions(Stage):
                 if count >= SLICE_ENTRIES:
                     yield count
                     count = 0
-                    # Some may have been acknowledged meanwhile.
+                    # Some may have been acknowledged since.
                     part = [entry_id for entry_id in part if not state.is_deleted(ledger_id, entry_id)]
                 dispatcher = self._dispatcher()
                 if dispatcher is not None and dispatcher.individual is not None:
@@ -271,8 +272,8 @@ class SubscriptionTransactions(Stage):
                 count += len(part)
 
     async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
-        """Remove committed entries from the dispatcher in slices. The acks stay pending until then, so no consumer receives the
-        entries. A cancelled caller starts again.
+        """Remove committed entries from the dispatcher in slices. Their acks stay pending until then, so no consumer
+        receives the entries. A call after a cancellation starts again.
         """
         for ledger_id, bitmap in [*hold.entries.items()]:
             entry_ids = list(bitmap)

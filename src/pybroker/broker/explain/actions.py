@@ -1,7 +1,7 @@
-"""The REST calls that findings suggest. The broker serves each of them, with the usual checks of the caller's rights.
+"""The REST calls that findings suggest. The broker authorizes them like any other call.
 
-The text of an action states its one effect. The rules suggest an action only if it can help; `hand_over` checks whether
-another consumer could take the messages. `model.findings.safest_first` orders actions from harmless to irreversible.
+The text of an action states its one effect. A rule suggests an action only if it can help.
+`model.findings.safest_first` orders actions from harmless to irreversible.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ DISRUPTIVE, IRREVERSIBLE = Severity.DISRUPTIVE, Severity.IRREVERSIBLE
 
 
 def topic_path(topic: TopicName) -> str:
-    """Where the calls about a topic begin."""
     parts = (topic.domain, topic.tenant, topic.namespace.local_name, topic.local_name)
     return "/admin/v2/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def subscription_path(subscription: SubscriptionBase) -> str:
-    """Where the calls about a subscription begin."""
     return f"{topic_path(subscription.topic.name)}/subscription/{quote(subscription.name, safe='')}"
 
 
@@ -102,7 +100,6 @@ def deliver_now(subscription: SubscriptionBase, position: Position) -> Action:
 
 
 def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: str = "") -> Action:
-    """Raise a limit with a policy of the topic."""
     return _set_policy(HARMLESS, topic, policy, body, text, kind)
 
 
@@ -114,7 +111,6 @@ def raise_subscription_dispatch_rate(subscription: SubscriptionBase, rate: objec
 
 
 def raise_configuration(key: str, value: int, text: str) -> Action:
-    """Set a dynamic configuration key to a higher limit."""
     return _by_api(HARMLESS, text, "POST", f"/admin/v2/brokers/configuration/{key}/{value}")
 
 
@@ -126,7 +122,6 @@ def compact_again(topic: TopicName) -> Action:
 
 
 def disconnect(consumer: Consumer) -> Action:
-    """The text states which consumers receive the unacknowledged messages."""
     outcome = (
         "the other consumers receive what it has not acknowledged, and its client subscribes again"
         if _has_takers(consumer)
@@ -139,8 +134,7 @@ def disconnect(consumer: Consumer) -> Action:
 
 
 def hand_over(consumer: Consumer) -> list[Action]:
-    """Suggest `disconnect` if another consumer could receive the messages, and nothing if only the same client
-    would."""
+    """Suggest `disconnect` if another consumer could receive the messages; nothing if only the same client would."""
     return [disconnect(consumer)] if _has_takers(consumer) else []
 
 
@@ -194,7 +188,7 @@ def delete_subscription(subscription: SubscriptionBase) -> Action:
 
 
 def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
-    """`quota` is the effective quota, with the policy changed to eviction."""
+    """`quota`: the effective quota with the policy changed to eviction."""
     text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
     return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)
 
@@ -228,8 +222,8 @@ def _of_subscription(
     *arguments: str,
     body: object = None,
 ) -> Action:
-    """Return a call about a subscription. `rest`: the path behind that of the subscription; `arguments`: further arguments of the
-    command.
+    """Return a call about a subscription. `rest`: the part of the path behind the subscription; `arguments`: further
+    arguments of the command.
     """
     options = [each for each in arguments if each.startswith("-")]
     names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
@@ -240,7 +234,7 @@ def _of_subscription(
 
 
 def _set_policy(severity: Severity, topic: TopicName, policy: str, body: object, text: str, kind: str) -> Action:
-    """Topic policies are set on the partitioned topic and apply to all partitions."""
+    """Policies are set on the partitioned topic and apply to all partitions."""
     whole = _whole(topic)
     query = f"?{policy}Type={kind}" if kind else ""
     command = _command("policies", "set", str(whole), policy, _json(body), *(["--type", kind] if kind else []))

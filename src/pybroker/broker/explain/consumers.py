@@ -34,7 +34,7 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def reference(consumer: Consumer) -> dict[str, Any]:
-    """Which consumer is meant: names may repeat, an id is one of its connection's."""
+    """The consumer's name, and the id and address that distinguish consumers of the same name."""
     return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
 
 
@@ -63,7 +63,7 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return the same for several consumers. Pauses, because the search for the oldest unacknowledged entry may take long."""
+    """Like `described`, with pauses, because the search for the oldest unacknowledged entry may take long."""
     shown = []
     for each in consumers:
         shown.append(described(each))
@@ -72,14 +72,17 @@ def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[d
 
 
 def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
-    """Return the consumers that other chunks of their messages wait for, and how many of these chunks are listed."""
+    """Return the consumers that chunks wait for because they have other chunks of the same message, and the number of
+    listed chunks.
+    """
     return {**dict.fromkeys(chunk_order.parked_chunks, 1), **chunk_order.bound_entries()}
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
-    """Return the consumers that cannot receive entries that wait for them only, each with the number of listed entries.
+    """Return the consumers that cannot receive entries that only they may receive, each with the number of these
+    entries.
 
-    `waits_for`: the listed entries for single consumers. While no consumer can receive anything, all of them are returned.
+    `waits_for`: the entries that only one consumer may receive. If no consumer can receive anything, all are returned.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -94,11 +97,10 @@ def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState
 def of_stuck(
     subscription: Subscription, stuck: Sequence[tuple[Consumer, int]], waiting_entries: int
 ) -> Generator[None, None, list[Finding]]:
-    """Why these get nothing, a finding for each kind of reason."""
     groups: dict[Code, list[tuple[Consumer, int]]] = {}
     for index, (consumer, listed) in enumerate(stuck):
         if consumer.state.can_take() or consumer.is_closed:
-            continue  # meanwhile
+            continue  # It has left or can receive since.
         code = _CODES[consumer.state.blocked_reason()]
         if code is not Code.CONNECTION_FULL and consumer.peer.not_heard_because is not None:
             code = Code.CONNECTION_HELD
@@ -124,11 +126,12 @@ def _stuck(
     # The reason contains names, which may contain braces.
     because = because.replace("{", "{{").replace("}", "}}")
     why = {
-        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those that it has",
-        Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until it does",
+        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those in the queue",
+        Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until its client reads",
         Code.CONNECTION_HELD: "{} waited{} for the broker to read from {}: " + because,
-        Code.UNACKED_LIMIT_CONSUMER: "{} reached the limit of unacknowledged messages of one consumer{}: {} receives more when"
-        " half of them are acknowledged",
+        Code.UNACKED_LIMIT_CONSUMER: "{} received no messages{}: {} has as many unacknowledged messages as the limit allows"
+        f" ({first.state.max_unacked_messages:,}, maxUnackedMessagesPerConsumer) and receives more when half of them are"
+        " acknowledged",
     }[code]
     has = "has" if len(group) == 1 else "have"
     said = why.format(has, for_long(since_ms, clock), "it" if len(group) == 1 else "each")
@@ -156,7 +159,7 @@ def _stuck(
                 subscription.topic.name,
                 "maxUnackedMessagesOnConsumer",
                 2 * limit,
-                f"Let each consumer hold {2 * limit:,} messages instead of {limit:,}",
+                f"Raise the limit of unacknowledged messages of each consumer of the topic from {limit:,} to {2 * limit:,}",
             )
         )
         suggested.append(actions.disconnect(first))
@@ -176,8 +179,8 @@ def _stuck(
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
     """Return when the condition `code` of `consumer` began.
 
-    A connection that the client does not read has recorded the time. The other conditions began with the last delivery: it
-    used the last permits or reached the limit, and nothing was delivered after it.
+    For a connection that the client does not read, the connection has recorded it. The other conditions began with the
+    last delivery, which used the last permits or reached the limit.
     """
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
@@ -188,7 +191,9 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """When it last gave a sign of life, if it holds messages and gave none for too long since; None for all others."""
+    """Return when the consumer last acknowledged or requested messages, if it has unacknowledged messages and this was
+    longer ago than `explainSilentConsumerMs`; else None.
+    """
     silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
     if not silent_ms or not counters.last_consumed_ms or not _holds_something(subscription, consumer):
@@ -208,8 +213,8 @@ def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
 
 
 def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
-    """Report all silent consumers of `candidates` in one finding. The subscription counts as waiting while it has a
-    backlog, which contains the messages that they hold: no other consumer receives these.
+    """Report all silent consumers of `candidates` in one finding. It counts as blocking while the subscription has a
+    backlog, because no other consumer receives the messages of a silent one.
     """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
@@ -224,15 +229,16 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
     since_ms, first = silent[0]
     asleep = duration(subscription.runtime.clock.wall_ms() - since_ms)
     if len(silent) == 1:
-        held = counted(first.state.unacked_messages, "message") if first.state.unacked_messages else "messages"
+        unacked = first.state.unacked_messages
+        held = counted(unacked, "unacknowledged message") if unacked else "unacknowledged messages"
         sentence = (
-            f"Consumer {first.name} is connected, holds {held}, and has neither acknowledged nor requested messages for"
+            f"Consumer {first.name} is connected with {held}, and has neither acknowledged nor requested messages for"
             f" {asleep}."
         )
     else:
         sentence = (
-            f"{len(silent):,} consumers ({names([each.name for _, each in silent])}) are connected, hold messages, and have"
-            f" neither acknowledged nor requested messages, the first for {asleep}."
+            f"{len(silent):,} consumers ({names([each.name for _, each in silent])}) are connected with unacknowledged messages,"
+            f" and have neither acknowledged nor requested messages, the first for {asleep}."
         )
     descriptions = yield from described_all([each for _, each in silent[:LISTED]])
     finding = Finding(
@@ -256,7 +262,7 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
 
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """When the oldest delivery came to it of which it holds something; None when it holds nothing."""
+    """Return the delivery time of the oldest unacknowledged entry of the consumer; None without one."""
     if (individual := subscription.individual) is not None:
         return individual.pending.oldest_delivered_ms(consumer.state)
     if (in_order := subscription.in_order) is not None and _holds_something(subscription, consumer):
@@ -265,7 +271,7 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """Report the unacknowledged messages of a consumer, which is not a problem by itself."""
+    """Report the unacknowledged messages of a consumer, which is no problem by itself."""
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []
@@ -304,7 +310,7 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
     return [
         Finding(
             Code.HELD_BY_CONSUMER,
-            f"Consumer {consumer.name} holds {counted(messages, 'message')}, the oldest{for_long(since_ms, clock)}.",
+            f"Consumer {consumer.name} has not acknowledged {counted(messages, 'message')}, the oldest{for_long(since_ms, clock)}.",
             waits=False,
             since_ms=since_ms,
             evidence={"consumer": reference(consumer), "unackedMessages": messages, "messageIds": ids},

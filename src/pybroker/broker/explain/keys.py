@@ -1,6 +1,6 @@
-"""Key_Shared: the blocked keys with the consumers that block them, and the consumer of one key.
+"""Findings about keys of a Key_Shared subscription: blocked keys and the consumers that block them.
 
-The blocked entries are examined hash by hash (several keys may share one), each in its state at that moment.
+Blocked entries are grouped by hash, which several keys may share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class WaitingHash(NamedTuple):
-    """The entries of one hash that no consumer may receive now: listed entries, whether there are more, and since when."""
+    """The waiting entries of one hash that no consumer may receive: listed entries, whether there are more, and since
+    when.
+    """
 
     sticky_hash: int
     entries: int
@@ -55,18 +57,21 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the part that these consumers block for others or wait for themselves, and all entries that are listed for single
-        consumers.
-        """
+        """Return the entries that these consumers block or are to receive, and all entries that wait for one consumer each."""
         found = HeldBack()
         found.for_consumers = self.for_consumers
         found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
-        found.draining = [each for each in self.draining if key_order.draining.holder(each.sticky_hash) in consumers]
+        for each in self.draining:
+            holder, owner = (
+                key_order.draining.holder(each.sticky_hash),
+                key_order.owners.selector.owner(each.sticky_hash),
+            )
+            if holder in consumers or owner in consumers:
+                found.draining.append(each)
         return found
 
 
 def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[None, None, HeldBack]:
-    """Return the blocked entries, of all hashes or of one."""
     found = HeldBack()
     waiting, parked = key_order.waiting.waiting, key_order.parked
     hashes = list({*waiting, *parked.hashes}) if only is None else [only]
@@ -85,7 +90,7 @@ def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[Non
 def of_hashes(
     subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
-    """Report draining hashes, hashes without an owner, and new consumers that wait."""
+    """Report draining hashes, hashes without an owner, and new consumers that wait (classic mode)."""
     findings: list[Finding] = []
     if found.draining:
         findings += yield from _of_draining(subscription, key_order, found.draining)
@@ -113,7 +118,7 @@ def _of_draining(
     holders: dict[ConsumerState, None] = {}
     for index, each in enumerate(hashes):
         state = key_order.draining.of(each.sticky_hash)
-        if state is not None:  # else it was drained meanwhile
+        if state is not None:  # else the hash has been freed since
             unacked += state.unacked_messages
             holders[state.consumer] = None
         if index % PIECE == PIECE - 1:
@@ -123,7 +128,7 @@ def _of_draining(
     for each in listed:
         holder = key_order.draining.holder(each.sticky_hash)
         if holder is None or holder is not draining.get(each.sticky_hash):
-            continue  # drained meanwhile
+            continue  # The hash has been freed since.
         first = first or (each, holder)
         drain = _drain(key_order, each.sticky_hash, holder, ids.get(each.sticky_hash, []))
         shown.append(_shown(each) | keys.get(each.sticky_hash, {}) | drain)
@@ -157,7 +162,7 @@ def _of_draining(
 
 
 def _blocked(row: Mapping[str, Any], hashes: int) -> str:
-    """Name a single key; several keys may share one hash, and the broker may know none of them."""
+    """Name the blocked key. Several keys may share one hash, and the broker may know none of them."""
     if hashes > 1:
         return f"Keys of {hashes:,} hashes are blocked"
     keys = [key_text(each) for each in row.get("keys", ())]
@@ -227,7 +232,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
 def held_ids(
     pending: PendingAcks, hashes: Mapping[int, ConsumerState]
 ) -> Generator[None, None, dict[int, list[Position]]]:
-    """The first few entries of each of these hashes that its consumer holds."""
+    """Return the first few unacknowledged entries of each of these hashes at its consumer."""
     ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
     looked_at = 0
     for consumer in set(hashes.values()):

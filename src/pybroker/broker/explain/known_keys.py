@@ -1,7 +1,7 @@
-"""The keys of blocked hashes, as far as the broker has them in memory.
+"""The keys of blocked hashes that the broker has in memory.
 
-The broker stores hashes, not keys. A key is read from an entry of the hash that waits or is unacknowledged, if the entry is in the
-cache or the write buffer; nothing is read from the disk. The work of one request is limited by MAX_ENTRIES and MAX_BYTES. Keys of
+The dispatcher knows hashes, not keys. A key is read from a waiting or unacknowledged entry of the hash that is in the
+cache or the write buffer; nothing is read from the disk. MAX_ENTRIES and MAX_BYTES limit the work of a request. Keys of
 a hash beyond MAX_KEYS are counted, not listed.
 """
 
@@ -59,7 +59,7 @@ def known_keys(
 
 
 def _waiting(key_order: KeyOrderView, sticky_hash: int) -> Iterable[Position]:
-    """Return the positions of the hash that wait while no consumer may receive them, and the first one that is not listed."""
+    """Return the waiting positions of the hash while no consumer may receive them, and the first parked one."""
     listed = key_order.waiting.waiting.get(sticky_hash)
     if listed is not None and listed.parked is not None:
         yield from listed.parked

@@ -1,10 +1,12 @@
-"""The state of a message: the consumer that has it, the reason why it waits, or the reason why no consumer receives it any more.
+"""Findings about one message: the consumer that has it, the reason why it waits, or the reason why it is never
+delivered.
 
-Each rule knows one state of a message, and the first rule that applies answers. The order of the rules matters, because a state
-excludes the states of all later rules. Reasons that block a whole subscription, consumer, or key come from their own rules.
+Each rule recognizes one state of a message, and the first rule that applies decides. The order matters, because a state
+excludes the states of all later rules. Reasons that block the whole subscription, consumer or key come from other
+modules.
 
-Rules do no IO. A rule that needs the stored entry, or whether the compacted view contains it, returns a `Want`. The caller reads
-that and calls again, and all rules start over, because the state may have changed meanwhile.
+Rules do no IO. A rule that needs the stored entry, or needs to know whether the compacted view contains it, returns a
+`Want`. The caller reads that and calls all rules again, because the state may have changed.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class TransactionSeen:
-    """The broker's knowledge of an open transaction beyond the topic; times are in milliseconds since 1970."""
+    """What a coordinator knows about an open transaction; times are in milliseconds since 1970."""
 
     opened_ms: int
     timeout_ms: int
@@ -67,7 +69,7 @@ class TransactionSeen:
 
 @dataclass(slots=True)
 class LookedUp:
-    """The data that the caller has read so far."""
+    """The results of the reads so far."""
 
     entry: StoredEntry | None = None
     is_in_view: bool | None = None
@@ -75,7 +77,7 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The finding about the message itself, and the further rules to ask: about its consumer, its key's hash, or the whole
+    """The finding about the message, and the further rules to apply: about its consumer, its key's hash, or the
     subscription.
     """
 
@@ -86,7 +88,7 @@ class Reasons:
 
 
 class MessageQuestion:
-    """One question, for as long as it is answered."""
+    """A request about one message."""
 
     def __init__(
         self, topic: Topic, subscription: Subscription, position: Position, batch_index: int | None = None
@@ -105,7 +107,6 @@ class MessageQuestion:
 
     @property
     def payload(self) -> bytes | None:
-        """The entry, if it was read."""
         return None if self.known.entry is None else self.known.entry.payload
 
 
@@ -114,7 +115,7 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Why the entry is not there; None when it is, or the compacted view has it for this subscription."""
+    """Report that the entry does not exist; None if the topic, or the compacted view of this subscription, has it."""
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
         return None
@@ -140,13 +141,13 @@ def absence(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
-    """Whether it has been given its number, and an append is under way."""
+    """Return whether the entry is being appended and not durable yet."""
     end = ledger.ledgers.entry_count_of(position.ledger_id)
     return position.ledger_id == ledger.current_ledger_id and end <= position.entry_id < end + ledger.pending_entries
 
 
 def replacement(asked: MessageQuestion) -> Reasons | Want | None:
-    """Return the later entry that replaces this one for consumers that read compacted; None if they receive it."""
+    """Report that consumers that read compacted receive a later message instead; None if they receive this one."""
     if not _may_be_in_view(asked):
         return None
     if asked.known.is_in_view is None:
@@ -164,7 +165,6 @@ def _may_be_in_view(asked: MessageQuestion) -> bool:
 
 
 def compacted_away(asked: MessageQuestion) -> Finding:
-    """Its consumers read compacted, and it is not in the view."""
     view = asked.topic.ledger.compacted
     horizon = None if view is None else str(Position(*view.horizon))
     return Finding(
@@ -177,7 +177,7 @@ def compacted_away(asked: MessageQuestion) -> Finding:
 
 
 def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
-    """Its ledger was trimmed, as far as that is remembered."""
+    """Report that the message's ledger was trimmed, as far as the broker has a record of it; else None."""
     ledger_id, entry_id = asked.position
     gone, evidence = ledger.document.gone, _what_there_is(ledger)
     if entry_id < 0 or ledger.ledgers.has_ledger(ledger_id):
@@ -232,7 +232,6 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
 
 
 def outside_batch(asked: MessageQuestion, message_count: int) -> Finding:
-    """The entry is there, and holds fewer messages."""
     return Finding(
         Code.MESSAGE_NEVER_EXISTED,
         f"There is no message {asked.message_id}: entry {asked.position} holds {counted(message_count, 'message')}, from 0 on.",
@@ -270,7 +269,7 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Messages of aborted transactions and markers; which of both it is, only the entry says."""
+    """Report markers and messages of aborted transactions. Only the stored entry distinguishes them."""
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None
     if asked.known.entry is None:
@@ -305,7 +304,7 @@ def _marker(asked: MessageQuestion, txn: TxnId | None) -> Finding:
 def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
     subscription, position = asked.subscription, asked.position
     state = subscription.cursor.state
-    if not asked.topic.ledger.ledgers.has_entry(position):  # the compacted view has it
+    if not asked.topic.ledger.ledgers.has_entry(position):  # The compacted view contains it.
         if position > state.mark_delete_position:
             return None
     elif not state.is_deleted(*position):
@@ -336,7 +335,7 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
     if unusual is not None:
         return unusual
     where = (
-        f"all messages up to {state.mark_delete_position} do"
+        f"all messages up to the mark-delete position {state.mark_delete_position} are"
         if position <= state.mark_delete_position
         else f"it was acknowledged individually, after the mark-delete position {state.mark_delete_position}"
     )
@@ -344,8 +343,8 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
         [
             Finding(
                 Code.ALREADY_ACKNOWLEDGED,
-                f"Message {asked.message_id} counts as acknowledged in subscription {subscription.name}: {where}. It was "
-                "acknowledged, or skipped before the broker recorded skips.",
+                f"Message {asked.message_id} is acknowledged in subscription {subscription.name}: {where}. A consumer acknowledged "
+                "it, or it was skipped so long ago that the broker no longer has the record.",
                 waits=False,
                 evidence=evidence,
                 actions=[actions.seek_to(asked.subscription, asked.position)],
@@ -355,7 +354,7 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
-    """Return why an entry was skipped that is no message for consumers, according to the entry and the current filters."""
+    """Report why consumers never receive this acknowledged entry: it is a marker, or the current filters reject it."""
     subscription, position = asked.subscription, asked.position
     filters = subscription.filters
     may_be_marker = subscription.kinds.may_hold_markers(*position)
@@ -390,8 +389,8 @@ def acknowledged_in_batch(asked: MessageQuestion) -> Reasons | Want | None:
         [
             Finding(
                 Code.ALREADY_ACKNOWLEDGED,
-                f"Message {asked.message_id} is acknowledged; of its batch "
-                f"{counted(left.bit_count(), 'message is', 'messages are')} not.",
+                f"Message {asked.message_id} is acknowledged; {counted(left.bit_count(), 'other message')} of its batch "
+                f"{'is' if left.bit_count() == 1 else 'are'} not.",
                 waits=False,
                 evidence=batch_evidence(asked),
             )
@@ -400,7 +399,9 @@ def acknowledged_in_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _unacked_of_batch(asked: MessageQuestion) -> int | None:
-    """Messages of the batch that are not acknowledged, as bits; None when all are not, or it is none."""
+    """Return the unacknowledged messages of the batch as bits; None if the batch is completely unacknowledged or no
+    batch.
+    """
     words = asked.subscription.cursor.state.ack_set_of(*asked.position)
     return None if words is None else ack_set.from_words(words)
 
@@ -494,7 +495,6 @@ def _kept_by(
 
 
 def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str, Any], int | None]:
-    """Return the coordinator's knowledge, if it is available, and the time since which the transaction is open."""
     seen = asked.transaction_of(txn)
     if seen is None:
         return {"transaction": str(txn)}, None
@@ -577,8 +577,8 @@ def _held(
     findings = [
         Finding(
             Code.HELD_BY_CONSUMER,
-            f"Consumer {state.name} has message {asked.message_id}{how_long}{again}, and has not acknowledged it. Only the client "
-            "knows negative acknowledgements and dead letters.",
+            f"Consumer {state.name} has had message {asked.message_id}{how_long}{again}, and has not acknowledged it. Whether the "
+            "client plans a redelivery (negative acknowledgement) or a dead letter is not known to the broker.",
             waits=False,
             since_ms=delivered_ms,
             evidence=evidence,
@@ -591,7 +591,6 @@ def _held(
 
 
 def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
-    """Which part of a larger message it is, if it is one."""
     if not asked.subscription.kinds.may_hold_chunks(*asked.position):
         return None
     if asked.known.entry is None:
@@ -600,7 +599,6 @@ def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
 
 
 def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> list[Finding]:
-    """The consumer has some chunks of the message but not all, and cannot assemble it."""
     individual = asked.subscription.individual
     if individual is None:
         return []
@@ -615,8 +613,8 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
     return [
         Finding(
             Code.CHUNKS_MISSING,
-            f"Message {asked.message_id} is part {chunk.chunk_id + 1} of {chunk.chunk_count} of a larger message, of which "
-            f"consumer {state.name} has {held}: {why}, and its application does not receive it.",
+            f"Message {asked.message_id} is chunk {chunk.chunk_id + 1} of {chunk.chunk_count} of a larger message. Consumer "
+            f"{state.name} has {held} of the chunks: {why}, so its application does not receive the message.",
             waits=False,
             evidence={
                 "uuid": chunk.uuid.decode("utf-8", "replace"),
@@ -634,7 +632,7 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Asked only if reads fail: all other entries are in memory, or will be read."""
+    """Report a damaged entry. The entry is only read if reads of the subscription fail."""
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
@@ -643,7 +641,7 @@ def damaged(asked: MessageQuestion) -> Reasons | Want | None:
         return None
     finding = Finding(
         Code.ENTRY_DAMAGED,
-        f"Message {asked.message_id} cannot be read from the disk, permanently: {entry.problem}.",
+        f"Message {asked.message_id} is damaged on the disk and can never be read: {entry.problem}.",
         evidence={"messageId": str(asked.position)},
         actions=[actions.acknowledge(asked.subscription, asked.position)],
     )
@@ -657,7 +655,7 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
     if asked.known.entry is None:
         return Want.ENTRY
     payload = asked.payload
-    due_ms = asked.subscription.delayed.changed_ms(asked.position)  # by REST
+    due_ms = asked.subscription.delayed.changed_ms(asked.position)  # changed by REST
     if due_ms is None and payload is not None:
         due_ms = deliver_at_ms(payload)
     left_ms = None if due_ms is None else due_ms - asked.subscription.runtime.clock.wall_ms()
@@ -680,7 +678,6 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def waiting(asked: MessageQuestion) -> Reasons | Want | None:
-    """The entry was read or redelivered, and could not be sent."""
     if (key_order := asked.subscription.key_order) is not None:
         return _waiting_for_key(asked, key_order)
     if (chunk_order := asked.subscription.chunk_order) is not None:
@@ -699,13 +696,14 @@ def _waiting_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons
     if waiting.consumer is None:
         who = waiting.filler
         why = (
-            "no consumer has requested it"
+            "it is outside the hash ranges of all connected consumers"
             if who is None
-            else f"consumer {who.name} has unacknowledged messages of it, and the hash has moved to another consumer"
+            else f"consumer {who.name} has not acknowledged messages that it received before the key moved to another consumer"
         )
         finding = Finding(
             Code.WAITS_FOR_KEY,
-            f"Message {asked.message_id} waits{for_long(since_ms, clock)} for its key's hash {sticky_hash}: {why}.",
+            f"Message {asked.message_id} has waited{for_long(since_ms, clock)} because its key (hash {sticky_hash}) is blocked:"
+            f" {why}.",
             since_ms=since_ms,
             evidence=evidence | ({} if who is None else who_has(who)),
         )
@@ -746,8 +744,9 @@ def _parked_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons 
         return None
     finding = Finding(
         Code.SET_ASIDE,
-        f"Message {asked.message_id} waits with all from {parked.from_position(sticky_hash)} on of its key's hash {sticky_hash}: "
-        "it is read again once those before it are out.",
+        f"Message {asked.message_id} waits behind earlier messages of its key's hash {sticky_hash}. The look-ahead buffer has no "
+        f"space for messages of this hash from {parked.from_position(sticky_hash)} on; the broker reads them again when the "
+        "earlier ones are delivered.",
         evidence={"hash": sticky_hash, "setAsideFrom": str(parked.from_position(sticky_hash))},
     )
     return Reasons([finding], of_hash=sticky_hash)
@@ -764,8 +763,8 @@ def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) 
         before = counts[0] if counts else 0
         finding = Finding(
             Code.WAITS_FOR_REDELIVERY if before else Code.WAITS_FOR_CONSUMER,
-            f"Message {asked.message_id} waits to be sent, after {counted(before, 'delivery', 'deliveries')}, with "
-            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that also wait.",
+            f"Message {asked.message_id} waits for a consumer that can receive it. It was delivered {counted(before, 'time')} "
+            f"before. {counted(len(chunk_order.waiting), 'entry waits', 'entries wait')} in this subscription.",
             evidence={"deliveries": before, "waitingEntries": len(chunk_order.waiting)},
         )
         return Reasons([finding], of_subscription=True)
@@ -799,7 +798,9 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
 
 
 def passed(asked: MessageQuestion) -> Reasons:
-    """It was read, and is neither with a consumer nor listed."""
+    """Report that the entry was read, but no consumer has it and no list contains it: it is being read again, or
+    deferred.
+    """
     subscription = asked.subscription
     filters = subscription.filters
     why = (

@@ -1,4 +1,4 @@
-"""Why a producer, given by its name, does not publish: refusals, waits, and its last error."""
+"""Findings about a producer, by name: why it is refused, waits, or fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OF_EVERYBODY = {
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """Return the reasons, the first one to be solved first; nothing without a problem."""
+    """Return the findings, the first one to solve first; empty without a problem."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
@@ -69,7 +69,6 @@ def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> lis
 
 
 def producer_subject(topic: TopicBase, name: str) -> dict[str, Any]:
-    """Return the subject of the answer."""
     present = topic.producers.get(name)
     is_waiting = any(each.name == name for each in topic.producer_registry.waiting)
     state = "connected" if present is not None else "waiting" if is_waiting else "not connected"
@@ -118,7 +117,6 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
 
 
 def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
-    """Return the last refusal, and the producer that blocks it now."""
     clock = topic.runtime.clock
     now_ms = clock.wall_ms()
     findings = []
@@ -131,8 +129,8 @@ def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
         findings.append(
             Finding(
                 Code.TOPIC_OCCUPIED,
-                f"Producer {holder.name} from {holder.peer.address} has exclusive access to {topic.name}"
-                f"{for_long(holder.connected_since_ms, clock)}.",
+                f"Producer {holder.name} from {holder.peer.address} has had exclusive access to {topic.name}"
+                f"{for_long(holder.connected_since_ms, clock)}, so producer {name} cannot connect.",
                 waits=bool(findings),
                 since_ms=holder.connected_since_ms,
                 evidence={"holder": holder.name, **_who(holder)},
@@ -188,7 +186,6 @@ def _attached(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _not_heard(producer: Producer, found: list[Finding]) -> list[Finding]:
-    """Its client is not listened to for another reason than those that were found."""
     why = producer.peer.not_heard_because
     if why is None or any(each.waits for each in found):
         return []
@@ -204,8 +201,8 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
         return [
             Finding(
                 Code.DEDUPLICATION_GAP,
-                f"A message of producer {producer.name} was not stored: later messages are refused until its client "
-                "reconnects, which it normally does by itself.",
+                f"A message of producer {producer.name} was not stored. The broker refuses its later messages until the client "
+                "reconnects, which clients do by themselves.",
                 evidence={"lastSequenceId": known.last_sequence_id(producer.name)},
             )
         ]
@@ -216,9 +213,9 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
     return [
         Finding(
             Code.SEQUENCE_ID_STALE,
-            f"{counted(dropped.messages, 'message')} of producer {producer.name} in a row "
+            f"{counted(dropped.messages, 'consecutive message')} of producer {producer.name} "
             f"{'was' if dropped.messages == 1 else 'were'} dropped as duplicates, the last with sequence id "
-            f"{dropped.last_sequence_id}: all up to {last} are already stored.",
+            f"{dropped.last_sequence_id}: the highest stored sequence id is {last}.",
             evidence={
                 "lastSequenceId": last,
                 "droppedSequenceId": dropped.last_sequence_id,
@@ -237,7 +234,7 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
     how_long, owner = for_long(client.since_ms, clock), client.owner
     if client.by.producer == producer.name and client.by.topic == topic.name:
         if owner is None:
-            return []  # Another finding reports why the topic takes no messages.
+            return []  # Another finding reports why the topic accepts no messages.
         in_queue = client.by.waiting_clients
         return [
             Finding(
@@ -261,7 +258,7 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Nothing is read from its client for the time being."""
+    """Report that the broker does not read from the client, because too many bytes wait to be stored."""
     waits_since_ms = producer.peer.memory_waits.publishes_since_ms
     if waits_since_ms is None:
         return []

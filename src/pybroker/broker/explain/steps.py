@@ -1,4 +1,4 @@
-"""The common part of the rules: findings in steps, times, and numbers in sentences."""
+"""Common functions of the rules: times and numbers in sentences, and lengths of lists."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ PIECE = 200
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
-    """A monotonic time as one since 1970."""
+    """Convert a monotonic time to milliseconds since 1970."""
     return round(clock.wall_ms() - (clock.monotonic_ms() - monotonic_ms))
 
 
 def for_long(since_ms: int | None, clock: Clock) -> str:
-    """` for 3.2 s`, with the blank in front, of a time since 1970; nothing where it is not known."""
+    """Return ` for 3.2 s` (with a leading space) for the time since `since_ms`; empty if it is unknown."""
     return "" if since_ms is None else f" for {duration(max(0, clock.wall_ms() - since_ms))}"
 
 
 def duration(milliseconds: float) -> str:
-    """As people say it: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
+    """Return the duration in one unit: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
     seconds = milliseconds / 1000
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -44,12 +44,12 @@ def duration(milliseconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 message`, `2,000 messages`."""
+    """Return `1 message` or `2,000 messages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def names(of: Sequence[str]) -> str:
-    """`a, b, c` and 4 more."""
+    """Return at most three names, and the number of the others."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
 

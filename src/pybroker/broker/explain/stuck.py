@@ -58,8 +58,9 @@ def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, Non
 
 
 def _is_at_rest(subscription: Subscription) -> bool:
-    """Return whether all messages are acknowledged and nothing can wait. A compacted view may also read acknowledged
-    messages."""
+    """Return whether all messages are acknowledged, so nothing can wait. A compacted view may also deliver acknowledged
+    messages.
+    """
     return not subscription.backlog_entries and subscription.reads.compacted is None
 
 

@@ -1,6 +1,7 @@
-"""The waiting entries of a subscription, the reasons that stop all of them, and facts about transactions, delays, and chunks.
+"""Findings about a whole subscription: its waiting entries, the reasons that stop all of them, transactions, delays,
+and chunks.
 
-The number of waiting entries is computed without reads, so it is approximate; whether there are any is exact.
+The number of waiting entries is computed without reads and is approximate; whether there are any is exact.
 """
 
 from __future__ import annotations
@@ -45,12 +46,11 @@ class Waiting(NamedTuple):
 
     @property
     def is_for_consumers(self) -> bool:
-        """Whether something waits for more than a filter."""
         return self.has_unread or self.is_listed
 
 
 class BehindTransaction(NamedTuple):
-    """Entries from the first message of the oldest open transaction on."""
+    """The number of entries from the first message of the oldest open transaction on."""
 
     of_others: int
     """Messages that could be delivered but for it."""
@@ -58,7 +58,6 @@ class BehindTransaction(NamedTuple):
 
 
 def waiting_of(subscription: Subscription) -> Waiting:
-    """Return the entries that could be delivered to a consumer and are not yet."""
     dispatcher = subscription.dispatcher
     deferred = 0 if subscription.filters is None else subscription.filters.deferred_entries
     is_listed = bool(subscription.consumers) and (
@@ -98,7 +97,9 @@ def behind_transaction(topic: Topic) -> BehindTransaction | None:
 
 
 def _undelivered(subscription: Subscription) -> int:
-    """Entries that are not acknowledged and may be seen; with one active consumer only those that it was not sent."""
+    """Return the number of unacknowledged entries that readers may see; with one active consumer, of those not sent
+    to it.
+    """
     cursor = subscription.cursor
     ledgers, read_limit = cursor.ledger.ledgers, cursor.ledger.read_limit
     dispatcher = subscription.dispatcher
@@ -108,7 +109,7 @@ def _undelivered(subscription: Subscription) -> int:
     else:
         start = cursor.first_unacked_position
         entries = cursor.backlog_entries
-        if not subscription.consumers:  # Pending transaction acks are only delivered again after an abort.
+        if not subscription.consumers:  # Entries with a pending ack are delivered again only after an abort.
             entries -= sum(len(each) for hold in cursor.state.held.open.values() for each in hold.entries.values())
     if read_limit.limit is not None:
         entries -= ledgers.entries_after(ledgers.previous_position(max(start, read_limit.limit)))
@@ -116,7 +117,7 @@ def _undelivered(subscription: Subscription) -> int:
 
 
 def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
-    """Entries behind there that are acknowledged one by one."""
+    """Return the number of individually acknowledged entries at or behind `start`."""
     if not cursor.state.has_holes:
         return 0
     return sum(
@@ -127,7 +128,9 @@ def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of unacknowledged entries from `start` to the first open transaction that no consumer can receive."""
+    """Return the number of unacknowledged entries from `start` to the first open transaction that consumers never
+    receive.
+    """
     read_limit, hidden = cursor.ledger.read_limit, 0
     for ledger_id, bitmap in read_limit.hidden.items():
         if ledger_id < start.ledger_id or not cursor.ledger.ledgers.has_ledger(ledger_id):
@@ -144,7 +147,7 @@ def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _from(bitmap: BitMap, entry_id: int) -> int:
-    """How many of a bitmap stand there or behind it."""
+    """Return the number of bits at or behind `entry_id`."""
     return len(bitmap) if entry_id <= 0 else len(bitmap) - int(bitmap.rank(entry_id - 1))
 
 
@@ -162,7 +165,6 @@ STOP_ALL = {
 
 
 def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
-    """Return the reasons why nothing is read or sent for any consumer, while there are consumers and waiting entries."""
     found: list[Finding] = []
     stall = subscription.stall
     blocked_reason = None if stall is None else stall.blocked_reason
@@ -249,8 +251,9 @@ def _unacked_limit_of_broker(subscription: Subscription, waiting: Waiting, since
     own = subscription.unacked_messages
     return Finding(
         Code.UNACKED_LIMIT_BROKER,
-        f"{_entries(waiting)}: all subscriptions together hold {limit.total:,} unacknowledged messages of"
-        f" {limit.max_messages:,}, this one {own:,}, which is more than its share of {limit.max_share:,}.",
+        f"Delivery has stopped: the broker has {limit.total:,} unacknowledged messages in all subscriptions, with a limit of"
+        f" {limit.max_messages:,} (maxUnackedMessagesPerBroker), and this subscription has {own:,}, with a share of"
+        f" {limit.max_share:,}. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "limit": limit.max_messages,
@@ -279,9 +282,10 @@ def _unacked_limit(
     descriptions = yield from described_all(most)
     return Finding(
         Code.UNACKED_LIMIT_SUBSCRIPTION,
-        f"{_entries(waiting)}{for_long(since_ms, subscription.runtime.clock)}: the subscription holds"
-        f" {held:,} unacknowledged messages and may hold {limit:,}; delivery resumes when half of them are"
-        f" acknowledged. Consumer {most[0].name} has the most, {first_held:,}.",
+        f"Delivery has stopped{for_long(since_ms, subscription.runtime.clock)}: {counted(held, 'delivered message')} of the"
+        f" subscription {'is' if held == 1 else 'are'} unacknowledged, and the limit is {limit:,}"
+        f" (maxUnackedMessagesPerSubscription). It resumes at {limit // 2:,} unacknowledged messages. Consumer"
+        f" {most[0].name} has most of them: {first_held:,}. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "limit": limit,
@@ -295,14 +299,13 @@ def _unacked_limit(
                 subscription.topic.name,
                 "maxUnackedMessagesOnSubscription",
                 2 * limit,
-                f"Let each subscription of the topic hold {2 * limit:,} messages instead of {limit:,}",
+                f"Raise the limit of unacknowledged messages of each subscription of the topic from {limit:,} to {2 * limit:,}",
             ),
         ),
     )
 
 
 def _of_most_holding(subscription: Subscription) -> Sequence[Action]:
-    """Return the actions for the consumer with most unacknowledged messages."""
     most = max(subscription.consumers, key=lambda each: each.state.unacked_messages, default=None)
     if most is None or not most.state.unacked_messages:
         return ()
@@ -331,8 +334,8 @@ def _filtered(subscription: Subscription, waiting: Waiting, since_ms: int | None
     first = None if filters is None else filters.deferred_first
     return Finding(
         Code.ENTRY_FILTER,
-        f"An entry filter has deferred {counted(waiting.deferred, 'entry', 'entries')}, the first is {first}; it decides again"
-        " soon.",
+        f"An entry filter has deferred {counted(waiting.deferred, 'entry', 'entries')}, the first is {first}. The broker calls the"
+        " filter again within seconds.",
         since_ms=since_ms,
         evidence={
             "filters": [type(each).__name__ for each in (() if filters is None else filters.filters)],
@@ -354,7 +357,7 @@ _RATE_OWNERS = {
 def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) -> list[Finding]:
     used_up = [] if subscription.throttle is None else subscription.throttle.used_up()
     if not used_up:
-        return []  # The limit was used up at the last check. Dispatch resumes by itself in a moment.
+        return []  # The limit was used up at the last check. Dispatch resumes by itself.
     clock = subscription.runtime.clock
     rates: list[dict[str, Any]] = []
     for limit, unit, wait_ms in used_up:
@@ -410,9 +413,9 @@ def _memory(subscription: Subscription, waiting: Waiting, since_ms: int | None) 
     parts = sorted(budget.parts.values(), key=lambda each: -each.used_bytes)
     return Finding(
         Code.MEMORY_BUDGET,
-        f"{_entries(waiting)}{for_long(since_ms, subscription.runtime.clock)} for memory: of"
-        f" {budget.limit_bytes / mebibyte:.0f} MiB the broker uses {budget.used_bytes / mebibyte:.0f}, most for {parts[0].name}"
-        " (brokerMemoryLimitMB).",
+        f"{_entries(waiting)}{for_long(since_ms, subscription.runtime.clock)} for memory: the broker uses"
+        f" {budget.used_bytes / mebibyte:.0f} of {budget.limit_bytes / mebibyte:.0f} MiB (brokerMemoryLimitMB), most of it for"
+        f" {parts[0].name}.",
         since_ms=since_ms,
         evidence={
             "limitBytes": budget.limit_bytes,
@@ -430,12 +433,12 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
     limit = key_order.look_ahead_entry_limit
     by_whom = ""
     if most is not None:
-        whom = "no consumer has requested it" if most.consumer is None else f"because of consumer {most.consumer.name}"
-        by_whom = f" Most, {counted(most.entries, 'entry', 'entries')}, are of hash {most.sticky_hash}: {whom}."
+        whom = "has no consumer" if most.consumer is None else f"is blocked by consumer {most.consumer.name}"
+        by_whom = f" Hash {most.sticky_hash} has most of them, {counted(most.entries, 'entry', 'entries')}, and {whom}."
     return Finding(
         Code.LOOK_AHEAD_FULL,
-        f"{counted(look_ahead.entries, 'entry waits', 'entries wait')} for keys and consumers that cannot receive them, and not"
-        f" more than {0 if limit is None else limit:,} may, so nothing new is read.{by_whom}",
+        f"The broker reads no new entries: {counted(look_ahead.entries, 'entry waits', 'entries wait')} for blocked keys or"
+        f" consumers, and the limit is {0 if limit is None else limit:,}.{by_whom}",
         since_ms=None if most is None or not most.since_ms else int(most.since_ms),
         evidence={
             "entries": look_ahead.entries,
@@ -488,8 +491,8 @@ def transaction_open(topic: Topic) -> list[Finding]:
         return [
             Finding(
                 Code.TRANSACTION_END_PENDING,
-                f"Transaction {txn}{more} of producer {transaction.owner} {pending.reason}. Until then nothing is delivered from "
-                f"its first message, {transaction.first}, on, and {held}.",
+                f"Transaction {txn}{more} of producer {transaction.owner} {pending.reason}. Until then, no message from"
+                f" {transaction.first} (the first message of the transaction) on is delivered, and {held}.",
                 since_ms=topic.loaded_ms,
                 evidence=evidence
                 | {"isCommitted": pending.is_committed, "waitingReaders": topic.transactions.waiting_readers},
@@ -500,8 +503,8 @@ def transaction_open(topic: Topic) -> list[Finding]:
         Finding(
             Code.TRANSACTION_OPEN,
             f"Transaction {txn}{more} of producer {transaction.owner} has been open"
-            f"{for_long(transaction.opened_ms, clock)}: nothing is delivered from its first message, {transaction.first}, on, and"
-            f" {held}.",
+            f"{for_long(transaction.opened_ms, clock)}. Until it ends, no message from {transaction.first} (the first message of"
+            f" the transaction) on is delivered, and {held}.",
             waits=behind.of_others > 0,
             since_ms=transaction.opened_ms,
             evidence=evidence,
@@ -529,7 +532,7 @@ def delayed(subscription: Subscription) -> list[Finding]:
 
 
 def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Finding]]:
-    """Large messages of which a consumer has a part, and nothing more is to come for it now."""
+    """Report large messages of which a consumer has some chunks while no more of them are stored."""
     individual = subscription.individual
     if individual is None:
         return []
@@ -553,8 +556,8 @@ def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Fin
     return [
         Finding(
             Code.CHUNKS_MISSING,
-            f"Consumer {consumer.name} has {len(held):,} of the {message.chunk_count:,} chunks of message {name}"
-            f"{for_long(since_ms, subscription.runtime.clock)}; the others have not been published.{more}",
+            f"Consumer {consumer.name} has had {len(held):,} of the {message.chunk_count:,} chunks of message {name}"
+            f"{for_long(since_ms, subscription.runtime.clock)}; the producer has not published the others.{more}",
             waits=False,
             since_ms=since_ms,
             evidence={

@@ -1,7 +1,8 @@
-"""The explanation of a subscription, of one consumer or key of it, and of subscriptions of non-persistent topics.
+"""Findings about a subscription, or about one of its consumers or keys, and about subscriptions of non-persistent
+topics.
 
-First come the reasons that stop the whole subscription; if there is one, its consumers do not matter. Otherwise the consumers that
-cannot receive their waiting entries, and the keys that are blocked.
+A reason that stops the whole subscription makes those of its consumers irrelevant. Otherwise the rules report the
+consumers that cannot receive their waiting entries, and the blocked keys.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
-    """Return the reasons, the first one to be solved first; nothing without a problem."""
+    """Return the findings, the first one to solve first; empty without a problem."""
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic)
     if waiting:
@@ -55,7 +56,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
     elif (chunk_order := subscription.chunk_order) is not None:
         waits_for = consumers.waits_for_parts(chunk_order)
     if dispatcher is not subscription.dispatcher:
-        return found  # All consumers have left meanwhile.
+        return found  # All consumers have left since.
     if waiting.is_for_consumers and not any(finding.code in STOP_ALL for finding in stops):
         stuck = consumers.stuck_consumers(subscription, waits_for)
         found += yield from consumers.of_stuck(subscription, stuck, waiting.entries)
@@ -69,12 +70,10 @@ SAME_NAME = 20
 
 
 def named(subscription: Subscription, name: str) -> list[Consumer]:
-    """The connected consumers of that name."""
     return [each for each in subscription.consumers if each.name == name]
 
 
 def consumer_subject(subscription: Subscription, name: str) -> dict[str, Any]:
-    """How many consumers of that name there are, mostly one, and how the first stands."""
     found = named(subscription, name)
     subject: dict[str, Any] = {"kind": "consumer", "consumer": name, "connected": len(found)}
     if found:
@@ -83,7 +82,6 @@ def consumer_subject(subscription: Subscription, name: str) -> dict[str, Any]:
 
 
 def consumers_named(subscription: Subscription, name: str) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return the state of each consumer of that name."""
     dispatcher = subscription.dispatcher
     shown = []
     drained: Counter[ConsumerState] = Counter()
@@ -166,7 +164,7 @@ def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
 
 
 def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | None) -> Steps:
-    """Return the reasons that block messages of a key. `sticky_hash` is None for types that do not look at keys.
+    """Return the reasons that block messages of a key. `sticky_hash` is None for types that do not use keys.
 
     The keys of unread entries are unknown, so the reasons that stop the whole subscription are included.
     """
@@ -213,7 +211,7 @@ def _held_of_hash(
     return [
         Finding(
             Code.HELD_BY_CONSUMER,
-            f"Consumer {consumer.name} holds {amount} of hash {sticky_hash}, the first{for_long(since_ms, clock)}:"
+            f"Consumer {consumer.name} has not acknowledged {amount} of hash {sticky_hash}, the first{for_long(since_ms, clock)}:"
             f" {', '.join(map(str, ids))}.",
             waits=False,
             since_ms=since_ms,
@@ -228,9 +226,8 @@ def _held_of_hash(
 
 
 def explain_non_persistent(subscription: SubscriptionBase) -> list[Finding]:
-    """Consumers that get nothing now."""
     found: list[Finding] = []
-    dropped = f"what is published for {{}} now is dropped, as {subscription.counters.dropped_messages:,} messages were"
+    dropped = f"the broker drops new messages for {{}} ({subscription.counters.dropped_messages:,} dropped so far)"
     for blocked_reason, code, why in (
         (BlockedReason.NO_PERMITS, Code.NO_PERMITS, "no permits, because its receiver queue is full"),
         (BlockedReason.CONNECTION_FULL, Code.CONNECTION_FULL, "not read from the connection"),

@@ -1,6 +1,7 @@
-"""The explanation of a topic: its state, its quotas, and the publish rates that delay its producers.
+"""Findings about a topic: its state, its quotas, and the publish rates that delay its producers.
 
-A message over a publish rate blocks the whole connection of its client, including producers and consumers of other topics.
+A message over a publish rate blocks the whole connection of its client, including producers and consumers of other
+topics.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec import to_builtins
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps, counted, for_long, names, wall_ms
 from pybroker.broker.topic.backlog_rules import is_quota_above_retention
+from pybroker.metadata.metadata_store import SessionReport, SessionState
 from pybroker.model.findings import Action, Code, Finding
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, PublishRate
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 class RateOwner(NamedTuple):
     """The scope of a publish rate (broker, resource group or topic) as text and as evidence, and actions that raise the
-    rate."""
+    rate.
+    """
 
     text: str
     evidence: dict[str, Any]
@@ -41,7 +44,7 @@ class RateOwner(NamedTuple):
 
 
 class ThrottledClient(NamedTuple):
-    """A client that the broker does not read from, because a message of one of its producers waits."""
+    """A client that the broker does not read from, because a message of one of its producers must wait."""
 
     by: ThrottledPublish
     since_ms: int | None
@@ -50,10 +53,10 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A clause about the client that begins with `its producer`."""
+        """Return the reason as a clause that begins with `its producer`."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
-            return f"{who} has sent a message, and that topic does not accept messages yet"
+            return f"{who} has sent a message, and the topic does not accept messages yet"
         return f"{who} publishes more than the publish rate of {self.owner.text} allows"
 
     @property
@@ -68,7 +71,6 @@ class ThrottledClient(NamedTuple):
 
 
 def owner_of(broker_context: BrokerContext, topic: TopicName, limit: object, rate: PublishRate) -> RateOwner:
-    """Return the scope of a limit that applies to this topic."""
     raised = _raised(rate)
     evidence: dict[str, Any] = {
         "messagesPerSecond": rate.publishThrottlingRateInMsg,
@@ -108,7 +110,7 @@ def _shown(rate: PublishRate) -> str:
 
 
 def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClient | None:
-    """Return the client with the message that it waits for; None if it does not wait."""
+    """Return the client and the message that it waits for; None if it does not wait."""
     by = peer.throttled_by
     if by is None:
         return None
@@ -118,7 +120,6 @@ def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClie
 
 
 def used_up_rates(topic: TopicBase) -> list[Finding]:
-    """Report the publish rates of a topic that clients wait for."""
     throttle, clock = topic.publish_throttle, topic.runtime.clock
     findings = []
     for limit in () if throttle is None else throttle.limits:
@@ -182,8 +183,8 @@ REFUSED_LATELY_MS = 120_000
 
 
 class Whereabouts(NamedTuple):
-    """The state of a topic that is not available now. `has_conflict`: another process has changed its stored data. `failure`: the
-    error of its last load.
+    """The state of a topic that is not loaded. `has_conflict`: another process has changed its stored data.
+    `failure`: the error of its last load. `metadata`: the session with a shared metadata store.
     """
 
     ending: Ending | None = None
@@ -191,6 +192,7 @@ class Whereabouts(NamedTuple):
     is_settled: bool = True
     has_conflict: bool = False
     failure: str = ""
+    metadata: SessionReport | None = None
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
@@ -208,15 +210,19 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
                 evidence={"reason": ending.reason} if ending.reason else {},
             )
         )
+    if found.metadata is not None and found.metadata.state is not SessionState.CONNECTED:
+        findings.append(_unreachable(name, found.metadata))
     if found.has_conflict:
-        text = f"Another process has changed the metadata of topic {name}: it is closed, and loaded again with that metadata."
+        text = (
+            f"Another process has changed the metadata of topic {name}. The broker closes the topic and loads it again."
+        )
         findings.append(Finding(Code.METADATA_CONFLICT, text))
     if not found.is_settled:
         findings.append(
             Finding(
                 Code.TOPIC_CHANGING,
-                f"The namespace or the partitioned topic of {name} is being created, extended, or deleted; requests wait for"
-                " the end.",
+                f"The namespace or the partitioned topic of {name} is being created, extended, or deleted; requests wait until"
+                " that is complete.",
             )
         )
     if load is not None:
@@ -230,6 +236,21 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             )
         )
     return findings
+
+
+def _unreachable(name: TopicName, session: SessionReport) -> Finding:
+    return Finding(
+        Code.METADATA_UNREACHABLE,
+        f"Topic {name} is not loaded, and cannot be loaded now: the session with the metadata store {session.url} is"
+        f" {session.state.value} ({session.last_failure}).",
+        evidence={
+            "metadataStore": session.url,
+            "session": session.state.value,
+            "lastFailure": session.last_failure,
+            "suspensions": session.suspensions,
+            "losses": session.losses,
+        },
+    )
 
 
 def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
@@ -261,7 +282,6 @@ def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
 
 
 def _readers(topic: TopicBase) -> list[Finding]:
-    """Report a transaction that blocks requests for the last message."""
     if not topic.name.is_persistent or (pending := cast("Topic", topic).transactions.pending_end) is None:
         return []
     waiting = cast("Topic", topic).transactions.waiting_readers
@@ -269,7 +289,8 @@ def _readers(topic: TopicBase) -> list[Finding]:
         Finding(
             Code.TRANSACTION_END_PENDING,
             f"Transaction {pending.txn} was open when topic {topic.name} was loaded, and {pending.reason}. "
-            f"{counted(waiting, 'request for the last message waits', 'requests for the last message wait')} for that.",
+            "Until then, requests for the last message id wait"
+            f"{f' ({waiting:,} now)' if waiting else ''}.",
             waits=waiting > 0,
             since_ms=topic.loaded_ms,
             evidence={
@@ -283,14 +304,12 @@ def _readers(topic: TopicBase) -> list[Finding]:
 
 
 def _publishing(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Return the reasons that stop all publishing."""
     findings = [_quota(topic, quota)] if quota is not None else []
     findings += used_up_rates(topic)
     return findings + _stored(cast("Topic", topic)) if topic.name.is_persistent else findings
 
 
 def _stored(topic: Topic) -> list[Finding]:
-    """The same where messages are stored."""
     ledger, clock = topic.ledger, topic.runtime.clock
     findings = []
     refusal = topic.broker_context.ledgers.store.refusal()
@@ -300,8 +319,20 @@ def _stored(topic: Topic) -> list[Finding]:
         findings.append(
             Finding(
                 Code.STORAGE_FAILED,
-                f"A write to ledger {ledger.current_ledger_id} of {topic.name} failed: its messages are refused until the next "
-                "ledger is ready, which the broker retries.",
+                f"A write to ledger {ledger.current_ledger_id} of {topic.name} failed. The broker refuses messages for the topic "
+                "until it has created the next ledger, which it retries.",
+                evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
+            )
+        )
+    elif ledger.is_changing_ledger:
+        changing_since_ms = wall_ms(ledger.changing_since_ms, clock)
+        error = f"; the last attempt failed: {ledger.change_error}" if ledger.change_error else ""
+        findings.append(
+            Finding(
+                Code.STORAGE_FAILED,
+                f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the "
+                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
+                since_ms=changing_since_ms,
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )
         )
@@ -357,7 +388,6 @@ def _quota(topic: TopicBase, found: Exceeded) -> Finding:
 
 
 def _about_quota(topic: TopicBase, found: Exceeded, slowest: SubscriptionBase | None) -> list[Action]:
-    """Return the actions: explain the slowest subscription, raise the quota, and last drop or skip messages."""
     quota, name = found.quota, topic.name
     if found.is_of_size:
         kind, size_bytes, time_s = BacklogQuotaType.SIZE, 2 * max(quota.limitSize, found.size_bytes, 1), quota.limitTime
@@ -394,7 +424,6 @@ def _refused(topic: TopicBase, refused: list[Refusal]) -> Finding:
 
 
 def shown_refusal(refusal: Refusal) -> dict[str, Any]:
-    """As evidence."""
     return {
         "producer": refusal.producer or None,
         "address": refusal.address,

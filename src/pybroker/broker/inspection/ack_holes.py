@@ -1,4 +1,4 @@
-"""Ack holes: the gaps between a subscription's acknowledgements, and the reasons that keep ledgers from being trimmed.
+"""Acknowledgement gaps of a subscription, and the reasons that keep ledgers from being trimmed.
 
 Computed from memory, in steps, because clients determine the number of ledgers and cursors.
 """
@@ -35,7 +35,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """The name of a cursor or reader, or a rule, and its number of ledgers."""
+    """A reason that keeps ledgers (a cursor, reader or rule), and the number of ledgers."""
 
     kind: str
     name: str = ""
@@ -61,14 +61,13 @@ class Held:
 
 
 def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[AcknowledgedRange], int]:
-    """Return the first ranges, and the number of further ones."""
     state = subscription.cursor.state
     found = [AcknowledgedRange(*each) for each in state.deleted_ranges(limit)]
     return found, max(0, state.deleted_range_count - len(found))
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """A ledger counts for each of its reasons."""
+    """Count the ledgers by reason. A ledger counts for each of its reasons."""
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
     now_ms = topic.runtime.clock.monotonic_ms()
@@ -97,13 +96,14 @@ def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
         if not row.is_sealed or row.ledger_id == ledger.current_ledger_id:
             keep("open-ledger", "", row)
         elif not is_needed and row.entry_count:
-            # The next check deletes it.
+            # The next maintenance deletes it.
             limits = ledger.retention
             keep("retention" if limits.time_ms and limits.size_bytes else "next-trim", "", row)
         yield
     buffer = topic.transactions.buffer
     for txn, opened in list(buffer.open.items())[:MAX_REASONS] if buffer is not None else ():
-        # Their first message holds back the transactions' own cursor, which is named above.
+        # The first messages of open transactions determine the position of the transactions' own cursor, which is
+        # counted above.
         reasons[("open-transaction", str(txn))] = Kept(
             "open-transaction", str(txn), first_ledger_id=opened.first.ledger_id
         )

@@ -1,6 +1,6 @@
-"""Hashes of a Key_Shared subscription: the consumer of a key, draining hashes and the reasons, and waiting entries.
+"""Hashes of a Key_Shared subscription: the consumer of a key, draining hashes, and waiting entries.
 
-Rows are in the order of hashes, so pages are stable while hashes begin and end to drain.
+Rows are in the order of hashes, so pages are stable while hashes start and stop draining.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ MAX_POSITIONS_SHOWN = 10
 
 
 class HashOfKey(NamedTuple):
-    """`draining`: a former owner has unacknowledged messages. `listed` entries wait, and more from `parked_from` on."""
+    """`draining`: a former owner has unacknowledged messages. `listed` entries wait, and further ones from
+    `parked_from` on.
+    """
 
     sticky_hash: int
     owner: ConsumerState | None
@@ -42,7 +44,7 @@ class HashOfKey(NamedTuple):
 
 
 def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
-    """In the space of the connected consumers' mode."""
+    """Return the sticky hash of `key`, in the hash space of the subscription's mode."""
     return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
@@ -50,7 +52,8 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
     owner = key_order.owners.selector.owner(sticky_hash)
     draining = key_order.draining.of(sticky_hash)
     if draining is not None and draining.consumer is owner:
-        draining = None  # It has moved back to its owner, which the dispatcher has not processed yet.
+        # The hash has moved back to its draining consumer, and the dispatcher removes it with the next entry.
+        draining = None
     waiting = key_order.waiting.waiting.get(sticky_hash)
     parked = key_order.parked
     return HashOfKey(
@@ -64,7 +67,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Slow with a thousand consumers."""
+    """Return the range of the hash's owner. Slow with a thousand consumers."""
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -73,7 +76,7 @@ def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
 
 
 class DrainingRow(NamedTuple):
-    """A draining hash, its next consumer, and the first entries that must be acknowledged before."""
+    """A draining hash, its next consumer, and the first entries that must be acknowledged."""
 
     sticky_hash: int
     draining: DrainingHash
@@ -107,7 +110,7 @@ def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tupl
     rows = []
     for sticky_hash in hashes:
         shown = draining.of(sticky_hash)
-        if shown is not None:  # else it was drained meanwhile
+        if shown is not None:  # else it has been freed since
             rows.append(DrainingRow(sticky_hash, shown, owner(sticky_hash), positions[sticky_hash]))
     return rows, len(draining)
 
@@ -128,6 +131,6 @@ def waiting_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple
         if index % ENTRIES_PER_STEP == 0:
             yield
         at = look_up(key_order, sticky_hash)
-        if at.listed or at.parked_from is not None:  # else it was sent meanwhile
+        if at.listed or at.parked_from is not None:  # else they have been sent since
             rows.append(WaitingRow(at, replay.filler_of(sticky_hash)))
     return rows, len(waiting)

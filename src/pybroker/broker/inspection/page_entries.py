@@ -1,4 +1,4 @@
-"""The entries of a page, read a few at a time: one run is in memory at once, and the caller has reserved that memory."""
+"""Reads the entries of a page, a few at a time, in memory that the caller has reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_RUN_ENTRIES = 128
 
 
 class ReadEntry(NamedTuple):
-    """`payload` is None if the entry is gone or damaged; `problem` is the reason."""
+    """`payload` is None if the entry is trimmed or damaged; `problem` is the reason."""
 
     position: Position
     payload: bytes | None
@@ -27,7 +27,7 @@ class ReadEntry(NamedTuple):
 
 
 async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> AsyncIterator[ReadEntry]:
-    """In ascending order, without entries that were trimmed meanwhile. Raises StoreError."""
+    """Yield the entries in ascending order, without trimmed ones. Raises StoreError."""
     at = 0
     while at < len(positions):
         first = positions[at]

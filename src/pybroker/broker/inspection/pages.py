@@ -1,4 +1,4 @@
-"""Pages of lists: a limit, and an opaque cursor that continues the list without state in the broker."""
+"""Pages of lists: a limit, and an opaque cursor with which the next request continues. The broker stores no state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENTRIES_PER_STEP = 500
 
 
 class Place(NamedTuple):
-    """The last entry of a page, and the last listed message in it, -1 for the whole entry."""
+    """The last entry of a page, and the index of the last listed message in it, -1 for the whole entry."""
 
     position: Position
     batch_index: int = -1
@@ -59,9 +59,9 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """Return all unacknowledged entries in ascending order, in pieces of one ledger, with their current consumers.
+    """Yield all unacknowledged entries in ascending order, in pieces of one ledger, with their consumers.
 
-    After a pause behind a piece, entries that were acknowledged meanwhile are omitted. The caller must not pause within a piece.
+    The caller may pause between pieces, not within one. Entries that are acknowledged during a pause are omitted.
     """
     for ledger_id in pending.ledger_ids():
         entry_ids = pending.entries_in(ledger_id)

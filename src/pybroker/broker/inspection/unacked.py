@@ -1,10 +1,10 @@
-"""The unacknowledged messages of a subscription, page by page: their consumers, delivery times, and redelivery counts.
+"""The unacknowledged messages of a subscription, page by page, with consumer, delivery time and redelivery count.
 
-Rows are in the order of positions, and a page starts where the previous page ended: no message is listed twice, and a message that
-stays unacknowledged is listed once. Only the entries of the page are read, a few at a time.
+Rows are in the order of positions, and a page starts where the previous one ended, so no message is listed twice, and a
+message that stays unacknowledged is listed once. Only the entries of the page are read.
 
-Types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the unacknowledged entries
-between the mark-delete position and the read position.
+For types with one active consumer, the list has the entries between mark-delete position and read position, without
+hashes and with approximate times (`delivery_log.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wanted:
 class UnackedEntry(NamedTuple):
     """An entry with unacknowledged messages, and its last delivery.
 
-    For Exclusive and Failover the hash is always 0, and the time is approximate. The time is None if it is not known.
+    For Exclusive and Failover the hash is 0 and the time approximate. The time is None if unknown.
     """
 
     position: Position
@@ -61,14 +61,14 @@ class UnackedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidates:
-    """The first entries behind a position, and the total of matching unacknowledged messages."""
+    """The first entries behind a position, and the number of all matching unacknowledged messages."""
 
     entries: list[UnackedEntry] = field(default_factory=list)
     total: int = 0
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Without a filter, only the entries of the page are examined."""
+    """Find the entries of a page. Without a filter, only these are examined."""
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
@@ -142,7 +142,9 @@ def _of_one(
     after: Place,
     max_entries: int,
 ) -> Steps[Candidates]:
-    """The unacknowledged entries before `end` that `holder` has received, if it is still the active consumer."""
+    """Return the unacknowledged entries before `end` of the active consumer `holder`; none if another consumer became
+    active.
+    """
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():
@@ -154,7 +156,7 @@ def _of_one(
             found.total += count if undeleted is None else len(undeleted)
             yield
     position = state.first_undeleted(max(after.position, EARLIEST))
-    # Meanwhile the active consumer may change, or everything may be redelivered.
+    # During a pause the active consumer may change, or everything may be redelivered.
     while position < min(end, cursor.read_position) and len(found.entries) < max_entries:
         if dispatcher.active_consumer is not holder or not cursor.ledger.ledgers.has_entry(position):
             break
@@ -199,8 +201,8 @@ class UnackedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class UnackedPage:
-    """Rows, the start of the next page (None at the end), and the number of messages that match all filters but the key, which is
-    only known from entries.
+    """Rows, the start of the next page (None at the end), and the number of messages that match all filters but the
+    key, which requires reading entries.
     """
 
     rows: list[UnackedMessage] = field(default_factory=list)
@@ -246,15 +248,15 @@ async def unacked_page(
 async def _rows(
     subscription: Subscription, entry: UnackedEntry, read: ReadEntry, key: bytes | None, after: Place, room: int
 ) -> tuple[list[UnackedMessage], int]:
-    """Return the rows of at most `room` messages of the entry, and the index of the last of them if the entry has more, else -1.
-    `_with_holders` adds transactions with pending acks.
+    """Return rows of at most `room` messages of the entry, and the index of the last one if the entry has more, else
+    -1.
     """
     delivery_count = _delivery_count(subscription, entry.position)
     if read.payload is None:
         unread = UnackedMessage(entry, delivery_count, None, None, None, read.problem)
         return ([unread] if key is None else []), -1
     config = subscription.runtime.config
-    # Limit the batch size in the entry to the size that the broker accepts.
+    # The batch size in the entry may be wrong: limit it to the size that the broker accepts.
     batch_size = min(max(1, read.message_count), max(1, config.max_messages_in_batch))
     indexes = list(islice(unacked_indexes(subscription, entry.position, batch_size, after), room + 1))
     opened = partial(entry_view, read.payload, indexes[:room], config.max_message_size)
@@ -273,7 +275,6 @@ async def _rows(
 
 
 def _delivery_count(subscription: Subscription, position: Position) -> int | None:
-    """None if it is not tracked."""
     individual = subscription.individual
     if individual is None:
         return None
@@ -282,7 +283,6 @@ def _delivery_count(subscription: Subscription, position: Position) -> int | Non
 
 
 async def _with_holders(subscription: Subscription, page: UnackedPage) -> UnackedPage:
-    """Add the transactions with pending acks of its messages. One query finds all of them."""
     held = subscription.cursor.state.held
     if held and page.rows:
         messages = [(row.entry.position, -1 if row.message is None else row.message.batch_index) for row in page.rows]

@@ -1,6 +1,7 @@
-"""Locks of objects that change as a whole: partitioned topics (creation, extension, deletion) and namespaces (deletion).
+"""Locks of objects that change as a whole: partitioned topics (creation, extension, deletion) and namespaces
+(deletion).
 
-A task that creates or loads a topic checks the lock first and waits. Invariant: the holder of a lock never waits for a task that
+A task that creates or loads a topic waits for the locks. Invariant: the holder of a lock never waits for a task that
 waits for this lock.
 """
 
@@ -14,7 +15,7 @@ from pybroker.waiting.keyed_lock import KeyedLock
 
 
 class ChangeLocks:
-    """Waiting for a lock raises TooManyRequests."""
+    """A wait for a lock may raise TooManyRequests."""
 
     def __init__(self, waiting: WaitingRequests) -> None:
         def wait_context(name: TopicName | NamespaceName) -> AbstractAsyncContextManager[None]:
@@ -25,6 +26,6 @@ class ChangeLocks:
         self.namespaces: KeyedLock[NamespaceName] = KeyedLock(wait_context)
 
     async def passed(self, name: TopicName) -> None:
-        """Wait in order of arrival until no task changes the namespace or partitioned topic of `name`."""
+        """Wait until no task changes the namespace or partitioned topic of `name`."""
         await self.namespaces.passed(name.namespace)
         await self.partitioned.passed(name.partitioned_name)

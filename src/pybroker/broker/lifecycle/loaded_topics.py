@@ -1,4 +1,4 @@
-"""The loaded topics by name, including fenced ones."""
+"""The loaded topics of a broker by name, including fenced ones."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Deletion of a namespace: first its topics and partitioned topics, then the namespace itself.
+"""Deletion of a namespace: first its topics and partitioned topics, then the namespace.
 
 Invariants:
-- After the namespace is marked as deleted, no task begins to create or open a topic in it. Earlier creations have ended before the
-  deletion lists the topics. So no topic is left when the namespace is gone, with or without a crash.
-- A client that needs a topic of the namespace waits until the deletion is complete, and then continues or receives an error that
-  the namespace does not exist.
-- A namespace whose deletion was interrupted by a crash still exists, is marked, and can be deleted again. If that is refused
-  because the namespace is not empty, it is in its state from before the deletion.
+- After the namespace is marked as deleted, no task begins to create or open a topic in it. The deletion lists the
+  topics after earlier creations have ended. So no topic remains when the namespace is deleted, also after a crash.
+- A client that needs a topic of the namespace waits until the deletion is complete, and then continues or receives an error.
+- After a crash during a deletion, the namespace exists, is marked, and can be deleted again. If that is refused because
+  it is not empty, its mark is removed.
 """
 
 from __future__ import annotations
@@ -59,7 +58,9 @@ class NamespaceDeletion:
                 await self._locks.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
-        """Delete `namespace`; with topics of users in it only if forced. Raises AdminError, StoreError, TooManyRequests."""
+        """Delete `namespace`; with users' topics in it only if forced. Raises AdminError, StoreError,
+        TooManyRequests.
+        """
         async with self._locks.held(namespace):
             await self._delete(namespace, force)
 
@@ -70,7 +71,7 @@ class NamespaceDeletion:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:
             if not force:
-                await self._require_empty(namespace)  # Not marked for that.
+                await self._require_empty(namespace)  # checked before the namespace is marked
             await self._mark(namespace, deleted=True)
             await self._creation.quiet(namespace)
             if not force:
@@ -92,9 +93,7 @@ class NamespaceDeletion:
                 await self._topics.delete(TopicName.parse(text), force=True)
             except TopicNotFound:
                 logs.info("topic.deleted_meanwhile", topic=text)
-        await self._broker_context.schemas.drop_namespace(
-            namespace
-        )  # Including schemas of topics that were never created.
+        await self._broker_context.schemas.drop_namespace(namespace)  # also schemas of topics that do not exist
         await self._resources.delete_namespace(namespace)
 
     async def _require_empty(self, namespace: NamespaceName) -> None:

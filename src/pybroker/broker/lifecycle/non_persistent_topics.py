@@ -1,6 +1,6 @@
-"""Loading, creation, and deletion of non-persistent topics. Such a topic exists as long as it is loaded.
+"""Loading, creation and deletion of non-persistent topics. Such a topic exists only while it is loaded.
 
-Only its policies are stored. Deletion of the topic deletes them, closing does not.
+Only its policies are stored. Deleting the topic deletes them; closing it does not.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ class NonPersistentTopics:
         self._deleting: KeyedLock[str] = KeyedLock()
 
     async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
-        """Return the loaded topic. With `may_create`, create it if automatic creation permits that.
+        """Return the loaded topic. With `may_create`, create it if automatic creation permits that. Waits during its
+        deletion.
 
-        Waits during its deletion. Raises TopicNotFound, NotAllowedError, TopicChanging.
+        Raises TopicNotFound, NotAllowedError, TopicChanging.
         """
         while (topic := self._loaded.get(str(name))) is not None and topic.is_fenced:
             if self._deleting.is_held(str(name)):
                 await self._deleting.passed(str(name))
             else:
-                self._closing.forget(topic)  # It was about to be forgotten.
+                self._closing.forget(topic)  # It is inactive and about to be removed.
         if topic is None:
             self._require_servable(name)
             if not may_create:
@@ -60,14 +61,16 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Create `name`, which is permitted. Return False if it exists. Raises NotAllowedError, TopicNotFound, TopicChanging."""
+        """Create `name`; the caller has checked that this is permitted. Return False if it exists. Raises
+        NotAllowedError, TopicNotFound, TopicChanging.
+        """
         if str(name) in self._loaded:
             return False
         await self._load(name)
         return True
 
     async def _load(self, name: TopicName) -> NonPersistentTopic:
-        # Last, and the topic is registered in the same event loop iteration, so no change in between is lost.
+        # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
         policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
         self._require_servable(name)
         topic = self._loaded.get(str(name))
@@ -86,7 +89,6 @@ class NonPersistentTopics:
         self._creation.require_open_namespace(name)
 
     async def delete(self, name: TopicName) -> None:
-        """Remove the topic with its policies. Raises TopicNotFound, StoreError."""
         key = str(name)
         async with self._deleting.held(key):
             topic = self._loaded.get(key)
@@ -95,7 +97,7 @@ class NonPersistentTopics:
                 raise TopicNotFound(f"Topic {name} not found")
             topic.fence()
             try:
-                # First, because a later topic of that name must not inherit these policies.
+                # First, so that a later topic of that name does not inherit these policies.
                 await self._broker_context.resources.forget_topic(name)
                 await self._broker_context.schemas.drop(name)
             finally:

@@ -1,6 +1,5 @@
-"""On-demand creation of a topic, a missing partition, or, if automatic creation is configured so, a partitioned topic.
-
-A topic that a client names is created without partitions, unless the client asks for its partition count first.
+"""On-demand creation of a topic that a client names: without partitions, as a missing partition, or, if automatic
+creation is configured so, as a partitioned topic when the client asks for its partition count.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ class OnDemandCreation:
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create a topic without partitions, or a missing partition, on explicit request.
 
-        The topic is usable on return, also if the call is refused because it exists. Raises AdminError 400 for a reserved name, 409
-        if it exists, 412 for a partition beyond the count, NotAllowedError, TopicNotFound without its namespace, TooManyRequests.
+        When the call returns or reports that the topic exists, the topic is usable. Raises AdminError 400 for a
+        reserved name, 409 if it exists, 412 for a partition beyond the count, NotAllowedError, TopicNotFound without
+        its namespace, TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -87,8 +87,8 @@ class OnDemandCreation:
     # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """Return the partition count, 0 for a topic without partitions. With `may_create`, create a missing partitioned topic;
-        another missing topic counts as about to be created.
+        """Return the partition count, 0 for a topic without partitions. With `may_create`, create a missing partitioned
+        topic; another missing topic counts as one without partitions.
 
         Waits during its creation or deletion. Raises TopicNotFound, NotAllowedError, TooManyRequests.
         """
@@ -121,10 +121,10 @@ class OnDemandCreation:
             return 0
         self._creation.require_strict_name(name)
         if self._changing.partitioned.is_held(name):
-            raise TopicChanging(f"topic {name} is being made by others")
+            raise TopicChanging(f"topic {name} is being created by another request, try again")
         partitions = automatic.defaultNumPartitions or self._runtime.config.default_num_partitions
         try:
             await self._partitioned_operations.create_automatically(name, partitions)
-        except AdminError:  # Another task has created a topic of that name meanwhile.
+        except AdminError:  # Another task has created it.
             return await self._partition_count(name, may_create)
         return partitions

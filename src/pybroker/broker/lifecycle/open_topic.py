@@ -1,4 +1,4 @@
-"""Operations on a topic that may be closing: the caller waits until it is closed, and retries with a newly loaded topic."""
+"""Retry of operations on a topic that is being closed, with the newly loaded topic."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def on_open_topic(
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
-    """Return the result of `action` on the topic that `find` returns. If that topic is closing, call both again.
+    """Return the result of `action` on the topic that `find` returns. If that topic is being closed, call both again.
 
-    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests at the deadline for waiting for a
-    subscription.
+    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests after
+    `subscriptionTurnTimeoutSeconds`.
     """
     ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000
     while True:

@@ -1,14 +1,13 @@
-"""Creation, extension, and deletion of partitioned topics: the stored metadata, and the partitions, which are topics.
+"""Creation, extension and deletion of partitioned topics: their metadata, and their partitions, which are topics.
 
 Invariants:
-- Changes of one partitioned topic run one at a time, in order of arrival. During a change, requests for the topic or for a missing
-  partition wait, and no topic without partitions is created under its name.
-- A partitioned topic whose creation was confirmed is durable. Partitions that are missing after a crash are created when a client
-  requests them, or by `create_missing`.
-- New partitions get the subscriptions of the first partition before the stored number of partitions is raised, so no subscription
+- Changes of one partitioned topic run one at a time. During a change, requests for the topic or for a missing partition
+  wait, and no topic without partitions is created under its name.
+- A confirmed creation is durable. Partitions that are missing after a crash are created on request, or by `create_missing`.
+- New partitions get the subscriptions of the first partition before the partition count is raised, so no subscription
   misses a message. A crash in between leaves partitions that no client sees; the next extension uses them.
-- A deletion first marks the metadata: from then on no partition is loaded or created for a client. `finish_deletions` completes
-  interrupted deletions after a restart.
+- A deletion first marks the metadata, so that no partition is loaded or created for a client. `finish_deletions`
+  completes interrupted deletions after a restart.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class PartitionedTopicOperations:
     # --- make --------------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions. A refusal because it exists is returned after its creation is complete.
+        """Create a partitioned topic with its partitions. A refusal because it exists is returned when its creation is
+        complete.
 
         Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
         TooManyRequests.
@@ -101,7 +101,6 @@ class PartitionedTopicOperations:
         await self._creation.once_settled(name, attempt)
 
     async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
-        """Create partitions; nothing is stored of non-persistent ones. Raises StoreError."""
         if not name.is_persistent:
             return
         for first in range(0, len(indexes), MADE_AT_ONCE):
@@ -115,7 +114,7 @@ class PartitionedTopicOperations:
     # --- grow --------------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """Add partitions. Waits for a concurrent change, so of two calls for the same count, both succeed.
+        """Raise the partition count. Waits for a concurrent change, so of two calls with the same count, both succeed.
 
         Raises AdminError 409 and 422, NotAllowedError above the namespace's limit, TopicNotFound, TooManyRequests.
         """
@@ -164,8 +163,8 @@ class PartitionedTopicOperations:
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a partitioned topic with all stored data; with connected clients only if forced.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, deleted partitions stay deleted; the others are
-        usable.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, the deleted partitions stay deleted
+        and the others are usable.
         """
         async with self._locks.held(name):
             self._existing(name)
@@ -185,7 +184,7 @@ class PartitionedTopicOperations:
         for partition in () if force else names:
             topic = self._topics.loaded.get(partition)
             if topic is not None:
-                require_no_clients(topic)  # Before any partition is deleted.
+                require_no_clients(topic)  # Checked before any partition is deleted.
         for partition in names:
             # Requests for the partition that began before the mark have finished.
             await self._topics.settled(partition)
@@ -195,7 +194,7 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """Return the indexes of partitions that an interrupted extension created. There may be gaps between them."""
+        """Return the indexes of partitions that an interrupted extension created, perhaps with gaps."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
@@ -211,7 +210,7 @@ class PartitionedTopicOperations:
         await self._partitioned.update(name, change)
 
     async def _forget(self, name: TopicName) -> None:
-        # First: a later topic of that name must not inherit them.
+        # First, so that a later topic of that name does not inherit these policies.
         await self._broker_context.resources.forget_topic(name)
         await self._broker_context.schemas.drop(name)
         await self._partitioned.delete(name)

@@ -1,8 +1,8 @@
 """Permission to create topics: automatic creation, the topic limit of a namespace, names of partitions.
 
-Each creation of a topic uses `room`, which enforces the limit of a namespace; system topics are not counted. A partition name
-requires an existing partitioned topic. A missing partition is created regardless of automatic creation, because its partitioned
-topic was already permitted.
+Each creation uses `room`, which enforces the limit of a namespace; system topics are not counted. A partition requires
+an existing partitioned topic; a missing partition is created regardless of automatic creation, because its partitioned
+topic was permitted.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class TopicCreation:
         self._changing = changing
         self._partitioned = partitioned
         self._directory = directory
-        # For namespaces with a limit: counting and creating must be one step.
+        # For namespaces with a limit: counting and creating must not be interleaved.
         self._locks: KeyedLock[NamespaceName] = KeyedLock()
         self._makers: dict[NamespaceName, int] = {}  # the number of tasks in `room`
-        self._left: asyncio.Event | None = None  # set when they have left
+        self._left: asyncio.Event | None = None  # set when these tasks have left
 
     # --- permissions ------------------------------------------------------------------------------------------------
 
     def automatic(self, namespace: NamespaceName) -> AutoTopicCreationOverride:
-        """By the namespace's policy, or else by the configuration."""
+        """Return the namespace's policy, or the configured one."""
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
@@ -71,13 +71,13 @@ class TopicCreation:
         )
 
     def require_loadable(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a partitioned topic and for names of transactions, TopicNotFound for a partition beyond the
-        count, TopicChanging while that count may change.
+        """Raises NotAllowedError for a partitioned topic and for names of transactions, TopicNotFound for a partition
+        beyond the count, TopicChanging while that count may change.
         """
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
         if not self.is_settled(name):
-            raise TopicChanging(f"topic {name}, or its namespace, is being made, grown or deleted, try again")
+            raise TopicChanging(f"topic {name}, or its namespace, is being created, extended or deleted, try again")
         if self._partitioned.get(name) is not None:
             raise NotAllowedError(f"Found partitioned metadata for non-partitioned topic: {name}")
         if name.partition_index < 0:
@@ -85,14 +85,14 @@ class TopicCreation:
         metadata = self._partitioned.get(name.partitioned_name)
         if metadata is None:
             return
-        if metadata.deleted:  # A deletion has failed, or was interrupted: the next one may never come.
+        if metadata.deleted:  # A deletion has failed or was interrupted, and may never be repeated.
             raise TopicNotFound(f"Topic not found {name}: {name.partitioned_name} is marked for deletion")
         if name.partition_index >= metadata.partitions:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
     def require_open_namespace(self, name: TopicName) -> None:
-        """Raises TopicNotFound without the namespace of `name` or if an interrupted deletion has marked it, TopicChanging during
-        its deletion.
+        """Raises TopicNotFound without the namespace of `name` or if an interrupted deletion has marked it,
+        TopicChanging during its deletion.
         """
         namespace = name.namespace
         policies = self._resources.namespace(namespace)
@@ -105,7 +105,7 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is marked for deletion")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Whether no task changes the namespace or partitioned topic of `name`. Existing partitions are usable meanwhile."""
+        """Return whether no task changes the namespace or partitioned topic of `name`."""
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
             return False
@@ -115,8 +115,8 @@ class TopicCreation:
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
 
     async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, called when no task changes the namespace or partitioned topic of `name`, and again after
-        a change that has begun meanwhile.
+        """Return the result of `attempt`, which is called when no task changes the namespace or partitioned topic of
+        `name`, and again if a change began during the call.
 
         Raises TooManyRequests, and the errors of `attempt`.
         """
@@ -134,9 +134,9 @@ class TopicCreation:
 
     def require_automatic(self, name: TopicName) -> None:
         """Require automatic creation of a missing topic. Raises TopicNotFound, NotAllowedError, TopicChanging."""
-        # A task that creates or deletes the partitions must not meet a task in `room` that creates a single one.
+        # A task that creates or deletes all partitions must not run beside a task in `room` that creates one.
         if self._changing.partitioned.is_held(name.partitioned_name):
-            raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
+            raise TopicChanging(f"topic {name.partitioned_name} is being created, extended or deleted, try again")
         if name.partition_index >= 0:
             if self._partitioned.get(name.partitioned_name) is None:
                 raise NotAllowedError(f"Partition metadata not found for the partitioned topic: {name}")
@@ -148,18 +148,18 @@ class TopicCreation:
         self.require_strict_name(name)
 
     def require_own_name(self, name: TopicName) -> None:
-        """Raises AdminError 400 for a system topic."""
         if is_transaction_internal(name):
             raise AdminError(400, "Cannot create topic in system topic format!")
 
     def require_strict_name(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a topic with a partition-like name, if the configuration forbids it."""
+        """Raises NotAllowedError for a topic with a name like that of a partition, if the configuration forbids it."""
         if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Permit the creation of `topics` topics in the namespace of `name` within this context, and prevent its deletion.
+        """Permit the creation of `topics` topics in the namespace of `name` within this context, and prevent deletion
+        of the namespace.
 
         Raises NotAllowedError, and the errors of `require_open_namespace`.
         """
@@ -184,7 +184,6 @@ class TopicCreation:
                     self._left = None
 
     async def quiet(self, namespace: NamespaceName) -> None:
-        """Wait until no task creates a topic in `namespace`, which is marked as deleted."""
         while namespace in self._makers:
             self._left = self._left or asyncio.Event()
             await self._left.wait()

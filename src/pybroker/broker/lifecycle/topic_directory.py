@@ -1,8 +1,8 @@
-"""The existing topics, and listeners for topics that are created or deleted.
+"""The existing topics, and listeners for created and deleted topics.
 
-A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded. Invariant: listeners are
-notified when a topic exists durably, or is gone, whatever the cause, and for one name in that order. They run on the event loop and
-must not fail.
+A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded. Invariant:
+listeners are called after a topic was durably created or deleted, in that order for one name. They run on the event
+loop and must not fail.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ MAX_KNOWN_SIZES = 10_000
 
 
 class TopicListener(ABC):
-    """Receives created and deleted topics; a partition is a topic."""
+    """Partitions are reported as topics."""
 
     @abstractmethod
-    def topic_created(self, name: TopicName) -> None:
-        """`name` exists durably since now."""
+    def topic_created(self, name: TopicName) -> None: ...
 
     @abstractmethod
-    def topic_deleted(self, name: TopicName) -> None:
-        """`name` is gone for good."""
+    def topic_deleted(self, name: TopicName) -> None: ...
 
 
 class TopicDirectory:
-    """Other parts report created and deleted topics to it."""
+    """Creation and deletion report topics to it."""
 
     def __init__(
         self,
@@ -62,14 +60,16 @@ class TopicDirectory:
         self._loaded = loaded
         self._listeners: list[TopicListener] = []
         self._unusable: dict[TopicName, set[TopicName]] = {}
-        self._last_sizes_bytes: OrderedDict[NamespaceName, int] = OrderedDict()  # those listed last come last
+        self._last_sizes_bytes: OrderedDict[NamespaceName, int] = OrderedDict()  # most recently listed last
 
     def listen(self, listener: TopicListener) -> None:
         self._listeners.append(listener)
 
     @contextmanager
     def growing(self, topic: TopicName) -> Iterator[None]:
-        """Delay notifications of new partitions of `topic` within this context, because earlier clients would be refused."""
+        """Delay notifications of new partitions of `topic` within this context, because clients would be refused
+        until the partition count is raised.
+        """
         unusable = self._unusable[topic] = set()
         try:
             yield
@@ -79,7 +79,6 @@ class TopicDirectory:
                 self.created(name)
 
     def created(self, name: TopicName) -> None:
-        """`name` is durable since now."""
         unusable = self._unusable.get(name.partitioned_name)
         if unusable is not None:
             unusable.add(name)
@@ -88,7 +87,6 @@ class TopicDirectory:
             listener.topic_created(name)
 
     def deleted(self, name: TopicName) -> None:
-        """Nothing of `name` is stored any more."""
         unusable = self._unusable.get(name.partitioned_name)
         if unusable is not None and name in unusable:
             unusable.discard(name)
@@ -102,7 +100,7 @@ class TopicDirectory:
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
-        """Full names, sorted, of one domain or of both; partitions one by one."""
+        """Return the full names, sorted, of one domain or of both; each partition is a name."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:
@@ -123,10 +121,10 @@ class TopicDirectory:
         return sorted(names)
 
     def expected_bytes(self, namespace: NamespaceName) -> int:
-        """Approximate memory of a list, estimated from the last one."""
+        """Return the approximate memory of a list, estimated from the last one."""
         return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
 
 
 def listed_bytes(names: Sequence[str]) -> int:
-    """Approximate memory of a list until it is sent."""
+    """Return the approximate memory of a list until it is sent."""
     return NAME_BYTES * len(names) + 3 * sum(map(len, names))

@@ -1,11 +1,11 @@
 """Loading of persistent topics: each at most once at a time, a limited number at once, the others in order of arrival.
 
 Invariants:
-- At most `maxConcurrentTopicLoadRequest` topics are loaded at once for clients. Topics that the broker itself needs are loaded
-  immediately, because a load in progress may depend on them.
-- A load that no request waits for any more, and that has not begun, never begins, so the number of requests bounds the queue.
-- A load never waits for the change of a partitioned topic or a namespace, because these wait for loads. It fails with
-  TopicChanging, and the request waits and retries.
+- At most `maxConcurrentTopicLoadRequest` topics are loaded at once for clients. Topics that the broker itself needs are
+  loaded immediately, because a running load may depend on them.
+- A queued load is dropped when no request waits for it any more, so the number of requests bounds the queue.
+- A load never waits for a change of a partitioned topic or namespace, because these changes wait for loads. It fails
+  with TopicChanging, and the request waits and retries.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LOOKS_UP = "looks up its policies"
 
 
 class LoadUnderWay(NamedTuple):
-    """Start in milliseconds since 1970, step, and progress within it.
+    """Start in milliseconds since 1970, current step, and progress.
 
-    `waiters`: requests that wait for it. `replay`: entries that are read again for its transactions, done and in all.
+    `waiters`: number of waiting requests. `replay`: entries read again to restore transactions, done and total.
     """
 
     since_ms: int
@@ -88,7 +88,7 @@ class TopicLoading:
         self._closing = closing
         self._creation = creation
         self._loads: dict[str, _Load] = {}
-        self._queue: dict[str, _Load] = {}  # of these, the loads that have not begun
+        self._queue: dict[str, _Load] = {}  # the loads that have not begun
         self._creating: KeyedLock[str] = KeyedLock()
 
     def __len__(self) -> int:
@@ -105,10 +105,10 @@ class TopicLoading:
     # --- load --------------------------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
-        """Return the loaded topic, which was not fenced a moment ago. `in_turn`: the load may wait in the queue.
+        """Return the loaded topic. `in_turn`: the load may wait in the queue.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging for a creation during a change of its
-        namespace or partitioned topic.
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging for a creation during a
+        change of its namespace or partitioned topic.
         """
         key = str(name)
         while True:
@@ -130,7 +130,7 @@ class TopicLoading:
                 if not topic.is_fenced:
                     return topic
             except (TopicNotFound, TopicChanging) as error:
-                # Another request, which perhaps could not create the topic, made the failed attempt.
+                # The failed attempt was made for another request, which perhaps could not create the topic.
                 if is_own or (in_turn and isinstance(error, TopicChanging)) or not (may_create or not load.may_create):
                     raise
             finally:
@@ -146,7 +146,7 @@ class TopicLoading:
     def _begin(self, load: _Load) -> None:
         load.has_begun = True
         del self._queue[str(load.name)]
-        if self._presence.is_closing:  # No task begins any more.
+        if self._presence.is_closing:  # No task is started any more.
             del self._loads[str(load.name)]
             load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
             load.loaded.exception()  # mark as retrieved: there may be no waiter
@@ -172,7 +172,7 @@ class TopicLoading:
                 max_open = self._runtime.config.max_open_transactions_per_topic
                 buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
                 load.step = LOOKS_UP
-                # Last, and the topic is registered in the same event loop iteration, so no change in between is lost.
+                # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
                 policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
             topic = self._topics[key] = Topic(
                 self._broker_context, name, ledger, policies, self._closing.start_unload, buffer
@@ -191,7 +191,7 @@ class TopicLoading:
         except BaseException as error:
             self._runtime.stats.topic_load_failures += 1
             try:
-                await _close(ledger)  # before the next attempt, which would find it open
+                await _close(ledger)  # Closed before the next attempt, which would otherwise find it open.
             finally:
                 if isinstance(error, asyncio.CancelledError):
                     loading.cancel()
@@ -223,7 +223,9 @@ class TopicLoading:
     # --- make, and wait ----------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name`, which is permitted, without loading it. Return False if it exists."""
+        """Create `name` without loading it; the caller has checked that this is permitted. Return False if it
+        exists.
+        """
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)
@@ -235,7 +237,6 @@ class TopicLoading:
         return True
 
     async def settled(self, name: TopicName) -> None:
-        """Wait until `name` is neither being loaded nor closed nor deleted."""
         key = str(name)
         while self._closing.is_being_closed(key) or key in self._loads:
             await self._closing.closed(key)

@@ -1,7 +1,7 @@
-"""Topics by name: lookup, loading, creation, closing, and deletion, also by several tasks at once.
+"""Topics by name: lookup, loading, creation, closing, and deletion, also by concurrent tasks.
 
-Invariants: a topic is loaded at most once at a time. A client's request waits during a change of the topic's namespace or
-partitioned topic; a request of the broker itself does not.
+Invariants: a topic is loaded at most once at a time. Requests of clients wait during a change of the topic's namespace
+or partitioned topic; those of the broker itself do not.
 """
 
 from __future__ import annotations
@@ -53,11 +53,9 @@ class Topics:
         return len(self._loading)
 
     def load_of(self, name: TopicName) -> LoadUnderWay | None:
-        """Return the progress of the topic's load, or None."""
         return self._loading.under_way(name)
 
     def ending_of(self, name: TopicName) -> Ending | None:
-        """Return the state of the topic's closing or deletion, or None."""
         return self._closing.ending_of(str(name))
 
     def is_settled(self, name: TopicName) -> bool:
@@ -66,10 +64,12 @@ class Topics:
     # --- for clients -------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the persistent topic, loaded if necessary. With `may_create`, create it if automatic creation permits that.
+        """Return the persistent topic, loaded if necessary. With `may_create`, create it if automatic creation permits
+        that.
 
-        Waits during a change of its namespace or partitioned topic, while it is being closed, and in the load queue. Raises
-        TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the broker stops.
+        Waits during a change of its namespace or partitioned topic, while it is being closed, and in the load queue.
+        Raises TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the
+        broker stops.
         """
         topic = self.loaded.persistent.get(str(name))
         if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
@@ -88,7 +88,6 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     async def any(self, name: TopicName, may_create: bool) -> TopicBase:
-        """As `get`, whether the topic is persistent or not."""
         if name.is_persistent:
             return await self.get(name, may_create)
 
@@ -104,7 +103,9 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     def _require_admissible(self, name: TopicName) -> None:
-        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging for a change to wait for."""
+        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging during a change that the caller
+        must wait for.
+        """
         self._creation.require_loadable(name)
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping, try again")
@@ -113,21 +114,21 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """As `get` for the broker itself, also for topics that clients may not use now."""
+        """Like `get` for the broker itself, also for topics that clients may not use now."""
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name`, which is permitted, without loading a persistent topic. Return False if it exists."""
+        """Create `name` without loading a persistent topic; the caller has checked that this is permitted. Return
+        False if it exists.
+        """
         if name.is_persistent:
             return await self._loading.make(name, properties)
         return await self._non_persistent.make(name)
 
     async def settled(self, name: TopicName) -> None:
-        """Wait until `name` is neither being loaded nor closed nor deleted."""
         await self._loading.settled(name)
 
     async def unload(self, topic: TopicBase) -> None:
-        """Act as `TopicClosing.unload`."""
         await self._closing.unload(topic)
 
     # --- delete ------------------------------------------------------------------------------------------------------
@@ -159,14 +160,13 @@ class Topics:
             await self._closing.end(topic, topic.delete(), is_deletion=True)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
-        """Complete an interrupted deletion of `name`. Return whether there was one."""
+        """Complete an interrupted deletion. Return whether there was one."""
         await self.settled(name)
         with self._closing.ending(str(name), is_deletion=True):
             return await self._broker_context.ledgers.finish_deletion(metadata_paths.managed_ledger(name))
 
 
 def require_no_clients(topic: TopicBase) -> None:
-    """Raises AdminError 412 while producers or consumers are connected."""
     producers = len(topic.producers)
     consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
     if producers + consumers:

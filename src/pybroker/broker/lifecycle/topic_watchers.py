@@ -1,9 +1,9 @@
-"""Notifications of topic list watchers, with many changes in one update.
+"""Notification of topic list watchers; several changes are combined into one update.
 
-A single change is sent in the next event loop iteration. The following pause grows with the work, so the creation of ten thousand
-topics results in a few updates instead of ten thousand hashes of ten thousand names.
+A single change is sent in the next event loop iteration. The pause after an update grows with its cost, so the creation
+of ten thousand topics causes a few updates and not ten thousand hashes of ten thousand names.
 
-A watched namespace need not exist. Its watchers stay when it is deleted, and are notified when it is created again.
+Watchers of a namespace stay when it is deleted, and are notified when it is created again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.context.broker_context import BrokerContext
 
-MAX_WATCHED_NAMES = 1_000_000  # in all lists; a client that is refused requests the list from time to time
+MAX_WATCHED_NAMES = 1_000_000  # in all lists; a refused client requests the list periodically instead
 MATCHED_PER_TURN = 256  # about a millisecond
-HASHED_PER_TURN = 10_000  # the same
+HASHED_PER_TURN = 10_000  # about a millisecond
 PAUSE_MS = 20.0
-HASHED_PER_PAUSE_MS = 1_000  # at most about a tenth of the event loop's time for hashes
+HASHED_PER_PAUSE_MS = 1_000  # limits hashing to about a tenth of the event loop's time
 
 
 class TopicWatchers(TopicListener):
-    """By namespace and pattern. A list exists as long as it has a watcher."""
+    """The watched lists by namespace and pattern. A list exists while it has a watcher."""
 
     def __init__(self, broker_context: BrokerContext, directory: TopicDirectory) -> None:
         self._broker_context = broker_context
@@ -49,12 +49,12 @@ class TopicWatchers(TopicListener):
     # --- watchers ---------------------------------------------------------------------------------------------------
 
     def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
-        """The caller opens a watcher of the list in the same event loop iteration."""
+        """Return the list. The caller must open a watcher of it in the same event loop iteration."""
         found = self._lists.get(namespace, {}).get(pattern)
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Notify `watcher` once it is ready. Its list has names after `load`."""
+        """Notify `watcher` once it is ready. The list is empty before `load`."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -72,14 +72,13 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     def close_revoked(self, namespace: NamespaceName | None) -> None:
-        """Close the watchers, of one namespace or of all, that have no permission now."""
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the list's names, once. Raises NotAllowedError above `MAX_WATCHED_NAMES`."""
+        """Read the names of the list once. Raises NotAllowedError above `MAX_WATCHED_NAMES`."""
         while not watched.is_loaded:
             loading = self._loading.get(watched)
             if loading is not None:
@@ -105,7 +104,6 @@ class TopicWatchers(TopicListener):
                 loading.set_result(None)
 
     def _count(self, watched: WatchedTopics) -> None:
-        """Count the memory of names and unsent changes."""
         holding = self._held.setdefault(watched, Holding(self._memory, self._memory.lists))
         holding.count(watched.size_bytes if watched.watchers else 0)
         if not watched.watchers:
@@ -141,7 +139,9 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Send changes within the time of one iteration. A watcher without capacity stays in the queue."""
+        """Send changes within the time of one iteration. A watcher whose connection has no capacity stays in the
+        queue.
+        """
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):
@@ -161,7 +161,7 @@ class TopicWatchers(TopicListener):
 
 
 async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
-    """Yields to the event loop each millisecond."""
+    """Return the matching topics. Yields to the event loop each millisecond."""
     selected: list[str] = []
     for start in range(0, len(topics), MATCHED_PER_TURN):
         if start:

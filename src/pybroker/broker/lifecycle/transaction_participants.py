@@ -1,7 +1,7 @@
 """Topics and subscriptions as participants of transactions.
 
-A participant that does not exist counts as notified: a transaction must not wait forever for it. The caller retries all other
-failures.
+A participant that does not exist counts as notified, because a transaction must not wait forever. The caller retries
+all other failures.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class TransactionParticipants:
         self._partitioned = partitioned
 
     async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction at the participant. Durable on return. Raises BrokerError and StoreError for failures that a retry
-        may solve.
+        """End the transaction at the participant. Durable on return. Raises BrokerError and StoreError: the caller must
+        retry.
         """
         try:
             name = TopicName.parse(participant.topic)
         except InvalidTopicName:
             return
         if not name.is_persistent or is_transaction_internal(name) or self._partitioned.get(name) is not None:
-            return  # no message of a transaction can be there
+            return  # It cannot contain messages of a transaction.
         subscription_name = participant.subscription
 
         async def find() -> TopicBase:

@@ -1,7 +1,7 @@
-"""The topics that match a pattern, for its watchers, and the changes that each watcher has not received.
+"""The topics that match a pattern, and the changes that each watcher of them has not received.
 
-Watchers of one namespace and pattern share a list. Invariant: the last list that a watcher received plus `take` is always the
-current list; a name that was created and deleted in between is no change.
+Watchers with the same namespace and pattern share a list. Invariant: the last list that a watcher received plus its
+unsent changes is the current list; a name that was created and deleted in between is no change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TopicChanges:
 
 
 class WatchedTopics:
-    """Changes before the first list are applied to it: the list may be older or newer than each of them."""
+    """Changes that arrive before the list is loaded are applied to it afterwards."""
 
     def __init__(self, namespace: NamespaceName, pattern: TopicsPattern) -> None:
         self.namespace = namespace
@@ -49,13 +49,12 @@ class WatchedTopics:
 
     @property
     def hash(self) -> str:
-        """Computed again only after a change, because it reads every name."""
         if self._hash is None:
             self._hash = topics_hash(self.names)
         return self._hash
 
     def load(self, names: list[str]) -> None:
-        """Set the names, which were listed after the first watcher was opened."""
+        """Set the names, which must have been listed after the first watcher was opened."""
         assert not self.is_loaded
         self.names = sorted(names)
         self.is_loaded = True
@@ -64,7 +63,7 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """Return True if watchers must be notified."""
+        """Apply a change. Return True if watchers must be notified."""
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:
@@ -88,19 +87,18 @@ class WatchedTopics:
 
 
 class TopicWatcher(ABC):
-    """A subclass sends the updates. Without capacity, changes accumulate, at most the names before and after."""
+    """The unsent changes of one client, at most one for each name."""
 
     def __init__(self, watched: WatchedTopics) -> None:
         self.watched = watched
         self._pending: dict[str, bool] = {}
 
     def note(self, name: str, is_created: bool) -> None:
-        """Add a change. It cancels an unsent opposite change."""
         if self._pending.pop(name, is_created) == is_created:
             self._pending[name] = is_created
 
     def forget(self) -> None:
-        """Drop all changes: the watcher has the current list."""
+        """Drop all changes, because the client receives the current list."""
         self._pending.clear()
 
     @property
@@ -119,18 +117,16 @@ class TopicWatcher(ABC):
 
     @property
     @abstractmethod
-    def role(self) -> str | None:
-        """The role of the watching client."""
+    def role(self) -> str | None: ...
 
     @property
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it has received a first list and accepts changes now."""
+        """Whether the client has received the list and its connection has capacity."""
 
     @abstractmethod
-    def tell(self, changes: TopicChanges) -> None:
-        """Send `changes`."""
+    def tell(self, changes: TopicChanges) -> None: ...
 
     @abstractmethod
     def close_from_broker(self) -> None:
-        """End the watch, because the client has lost its permission."""
+        """End the watch, because the client no longer has the permission."""

@@ -1,7 +1,7 @@
-"""The limit of unacknowledged messages over all subscriptions. Pure.
+"""The limit of unacknowledged messages over all subscriptions of the broker (`maxUnackedMessagesPerBroker`). Pure.
 
-At the limit, subscriptions above their share are stopped; the others are not affected. A stopped subscription resumes at half of
-its share, and all resume when the sum is at half of the limit.
+At the limit, only subscriptions above their share are stopped. A stopped subscription resumes at half of its share, and
+all resume when the sum is at half of the limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class BrokerUnackedLimit(Generic[K]):
     """Invariant: `total` is the sum over all subscriptions; none is stopped below half of the limit."""
 
     def __init__(self, max_messages: int, share: float) -> None:
-        """`share`: the part of the limit that one subscription may always hold."""
+        """`share`: the part of the limit, between 0 and 1, that one subscription may always use."""
         assert max_messages > 0
         self.total = 0
         self.max_messages = max_messages
@@ -33,7 +33,7 @@ class BrokerUnackedLimit(Generic[K]):
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:
-        """Set the unacknowledged messages of `subscription`. Return the subscriptions that may resume."""
+        """Set the number of unacknowledged messages of `subscription`. Return the subscriptions that may resume."""
         before = self._held.pop(subscription, 0)
         if unacked_messages:
             self._held[subscription] = unacked_messages

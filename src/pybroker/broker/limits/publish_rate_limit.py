@@ -1,4 +1,4 @@
-"""One publish rate of a broker, resource group, or topic, and the clients that wait for it in order."""
+"""One publish rate limit of a broker, resource group or topic, and the queue of waiting clients."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ MAX_WAIT_MS = 1000
 
 
 class PublishWaiter(ABC):
-    """A client that can be made to wait."""
+    """A client that can wait for a publish rate."""
 
     @abstractmethod
-    def publish_again(self) -> None:
-        """Publish the waiting message, or wait again."""
+    def publish_again(self) -> None: ...
 
 
 class WaitingPublishers:
-    """A queue of waiting clients; without a rate, they continue when it is opened."""
+    """A queue of clients. Without a rate, they wait until the queue is opened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[PublishWaiter, float] = {}  # start of the wait, monotonic
+        self._waiting: dict[PublishWaiter, float] = {}  # monotonic start of each wait
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def oldest_since_ms(self) -> float | None:
-        """By the monotonic clock."""
+        """Monotonic start of the longest wait; None without waiters."""
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
-        """By the monotonic clock; None without a wait."""
+        """Monotonic start of the client's wait; None if it does not wait."""
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
@@ -50,7 +49,6 @@ class WaitingPublishers:
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
-        """Let all waiters check again, in order: one of them need not wait here any more."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 
@@ -58,7 +56,7 @@ class WaitingPublishers:
         since_ms = self._waiting.pop(waiter, None)
         if since_ms is not None:
             waiter.publish_again()
-            if waiter in self._waiting:  # It had more messages than could pass; its wait continues.
+            if waiter in self._waiting:  # More messages followed than could pass; its wait continues.
                 self._waiting[waiter] = since_ms
 
 
@@ -96,7 +94,7 @@ def is_limited(rate: PublishRate) -> bool:
 def renewed_publish_limit(
     runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
-    """Keep the object while the rate is unchanged. None for no limit."""
+    """Return the limit for `rate`: `before` if the rate is unchanged, None without a limit."""
     if not is_limited(rate):
         return None
     return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

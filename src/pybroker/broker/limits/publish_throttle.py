@@ -1,12 +1,12 @@
-"""The publish rate limits of one topic: those of the broker, the resource group, and the topic.
+"""The publish rate limits of one topic: those of the broker, the resource group and the topic.
 
-A message over a limit is not refused: the broker stops reading from its client until the message may pass, which keeps the order.
-It stops in the middle of a read: 64 KiB can contain a thousand small messages, minutes of a low rate, and their senders would time
-out. A topic that cannot check its messages yet (`broker/publishing/topic_deduplication.py`) delays them in the same way. A topic
-without a limit has no throttle.
+A message over a limit is not refused. The broker stops reading from its client until the message may pass, which keeps
+the order, even in the middle of a socket read: 64 KiB can contain a thousand messages, minutes of a low rate, and their
+sends would time out. Messages also wait here while a topic restores deduplication. A topic without a limit has no
+throttle.
 
-Invariants: a waiter continues as soon as its limit permits the next message, and waiters of one limit continue in order; when a
-limit is changed or its topic closes, no client waits for the old limit.
+Invariants: a waiter continues as soon as its limit permits the next message, in the order of arrival; when a limit
+changes or its topic closes, no client waits for the old limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.runtime.clock import Clock
 
 
 class PublishThrottle:
-    """`own` is the limit of the topic alone, `held` the queue of all clients while the topic accepts nothing."""
+    """`own`: the topic's own limit. `held`: the queue of all clients while the topic accepts no messages."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PublishThrottle:
         return passing
 
     def wait(self, waiter: PublishWaiter) -> WaitingPublishers:
-        """Make `waiter` wait for the limit with the longest wait. Return the queue."""
+        """Add `waiter` to the queue of the limit with the longest wait. Return that queue."""
         if self.held is not None:
             self.held.wait(waiter)
             return self.held
@@ -60,7 +60,7 @@ class PublishThrottle:
         return limit
 
     def close(self, after: PublishThrottle | None) -> None:
-        """Replace the throttle by `after`. Clients that wait for a limit that no longer applies continue."""
+        """Replace this throttle by `after`. Clients that wait for a limit that no longer applies continue."""
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
         for limit in self.limits:

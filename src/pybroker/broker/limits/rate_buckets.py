@@ -1,6 +1,6 @@
-"""The number of messages and bytes that may pass now. Pure; times are monotonic milliseconds.
+"""Token buckets for messages and bytes. Pure; times are monotonic milliseconds.
 
-A message may overdraw the limit: then nothing passes until the debt is compensated, so the rate holds over any longer time.
+A message may overdraw a bucket; then nothing passes until the debt is refilled, so the average rate is exact.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pybroker.waiting.token_bucket import TokenBucket
 
 
 class RateBuckets:
-    """A limit of messages, bytes, or both in each period."""
+    """Limits of messages, bytes, or both, for each period."""
 
     __slots__ = ("_buckets", "_bytes", "_messages")
 
     def __init__(self, messages: int, size_bytes: int, period_ms: int, now_ms: float) -> None:
-        """0 or less is no limit."""
+        """`messages` and `size_bytes`: 0 or less is no limit."""
         self._messages = TokenBucket(messages, period_ms, now_ms) if messages > 0 else None
         self._bytes = TokenBucket(size_bytes, period_ms, now_ms) if size_bytes > 0 else None
         self._buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
@@ -29,7 +29,7 @@ class RateBuckets:
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """Return how many of these entries may pass now. While anything is left, the next entry passes whole."""
+        """Return how many of these entries may pass now. The last one may overdraw."""
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
             return len(payloads)
@@ -47,12 +47,12 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Let this amount pass in addition; unused amounts are kept for one period only."""
+        """Add tokens, which expire after one period."""
         if self._messages is not None:
             self._messages.add(messages)
         if self._bytes is not None:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """Return the time from the last query until something may pass again."""
+        """Return the milliseconds from the last query until something may pass again."""
         return max(bucket.wait_ms() for bucket in self._buckets)

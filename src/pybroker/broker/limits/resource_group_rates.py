@@ -1,6 +1,6 @@
-"""The rates of resource groups: on this broker, all topics of a group share one publish and one dispatch limit.
+"""Rate limits of resource groups: on this broker, all topics of a group share one publish and one dispatch limit.
 
-Invariant: a group's limits stay the same objects while its rates do.
+Invariant: a group keeps its limit objects, and so their token counts, while its rates do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ResourceGroupRates:
         self._limits: dict[str, RatesOfGroup] = {}
 
     def of(self, name: str | None) -> RatesOfGroup:
-        """Return the limits of a group; no limits without a group of that name."""
+        """Return the limits of a group; none for an unknown group."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED
@@ -51,7 +51,7 @@ class ResourceGroupRates:
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:
-        """React to changed rates or the deletion of the group. Its topics must renew their limits."""
+        """Apply changed rates or the deletion of a group. Its topics must renew their limits."""
         limits = self._limits.get(name)
         if limits is not None:
             group = self._groups.get(name)

@@ -1,4 +1,4 @@
-"""The rate at which one consumer may subscribe to a topic. Pure; times are monotonic milliseconds."""
+"""The rate at which a consumer may subscribe to a topic. Pure; times are monotonic milliseconds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Periodic work and work on request of an operator. Start with `periodic_maintenance.py`."""
+"""Periodic checks, and work that an operator requests. Start with `periodic_maintenance.py`."""

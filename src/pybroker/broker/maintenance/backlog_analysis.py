@@ -1,6 +1,6 @@
 """Analysis of a subscription's backlog with the verdicts of entry filters.
 
-A scan reads the entries that it counts, so it has limits of entries and of time. It moves no cursor and delivers nothing.
+It reads the entries that it counts, up to limits of entries and time. It moves no cursor and delivers nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count the unacknowledged entries from `start` on, by default all, and all entries before the mark-delete position. Raises
-    StoreError.
+    """Count the unacknowledged entries from `start` on, by default all, and all entries before the mark-delete
+    position. Raises StoreError.
     """
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger
@@ -60,7 +60,7 @@ async def analyze_backlog(
             break
         run = await ledger.read_if_there(position, READ_ENTRIES, READ_BYTES)
         if run is None:
-            continue  # It was trimmed meanwhile: the next existing entry follows.
+            continue  # It was trimmed: continue with the next existing entry.
         _count(found, run, subscription, filters, max_entries)
         position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         found.is_aborted = found.is_aborted or clock.monotonic_ms() >= deadline_ms

@@ -1,6 +1,6 @@
-"""The health check: the broker writes a message to a system topic, as a client would, and reads it back.
+"""The health check: publishes a message to a system topic and reads it back.
 
-The topic's namespace needs no creation. Without subscriptions, retention deletes the messages.
+The topic's namespace exists without creation. Retention deletes the messages, because there are no subscriptions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """A request during a running check waits for its own check, because each proves the state at its time."""
+    """A request during a running check gets a check of its own afterwards, because each proves the state at its
+    time.
+    """
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime

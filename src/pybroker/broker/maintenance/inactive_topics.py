@@ -1,10 +1,11 @@
 """Deletion of inactive topics.
 
-A topic is active while producers or consumers are connected, and, depending on its policies, while it has subscriptions or one of
-them has a backlog. The inactive time begins when the last client left, or when the topic was loaded. System topics are not deleted.
+A topic is active while producers or consumers are connected, and, depending on its policies, while it has subscriptions
+or one of them has a backlog. Inactivity begins when the last client left, or when the topic was loaded. System topics
+are not deleted.
 
-Invariants: the check is in the same event loop iteration as the fencing, so a client that arrives before keeps the topic, and a
-later one gets a new topic; a topic with retained messages is kept.
+Invariants: checking and fencing happen in one event loop iteration, so a client that arrives earlier keeps the topic,
+and a later one gets a new topic; a topic with retained messages is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class InactiveTopics:
         self._partitioned_operations = partitioned_operations
 
     async def check(self, topic: TopicBase) -> None:
-        """Delete `topic` if it is inactive for the time of its policies. Raises StoreError."""
+        """Delete `topic` if it has been inactive for the time of its policies. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
             return

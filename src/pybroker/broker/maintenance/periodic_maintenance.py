@@ -1,7 +1,7 @@
-"""The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
+"""Periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
 
-Invariants: a check yields to the event loop after each slice of work; a failure of one topic is logged and stops neither the others
-nor the next check.
+Invariants: a check yields to the event loop after each slice of work; a failure in one topic is logged and affects
+neither other topics nor later checks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Maintenance:
         await self._for_each_topic("retention", _trim)
 
     async def check_full_disk(self) -> None:
-        """While the disk is full, delete acknowledged ledgers without waiting for the next regular check."""
+        """While the disk is full, delete acknowledged ledgers without waiting for the next retention check."""
         if self._store.refusal() is not None:
             await self.check_retention()
 
@@ -115,7 +115,6 @@ class Maintenance:
         await self._for_each_topic("compaction", _compact_if_due)
 
     async def check_deduplication(self) -> None:
-        """Remove producers that have been gone for long, and store due snapshots."""
         await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
@@ -125,7 +124,6 @@ class Maintenance:
         self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
 
     async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
-        """Check persistent topics only."""
         await self._for_each(list(self._loaded.persistent.values()), what, check)
 
     async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:
@@ -145,7 +143,7 @@ class Maintenance:
             except StoreError as error:
                 logs.error("maintenance.failed", check=what, topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
-                # A broken invariant concerns one topic: the others continue.
+                # The bug concerns one topic: the others continue.
                 logs.error("maintenance.failed", check=what, topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 
@@ -167,7 +165,7 @@ async def _expire(topic: Topic) -> None:
     if ttl_s > 0:
         before_ms = topic.runtime.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
-            if subscription.name != COMPACTION_SUBSCRIPTION:  # its position is the end of the last compaction
+            if subscription.name != COMPACTION_SUBSCRIPTION:  # Its position is the end of the last compaction.
                 with suppress(SubscriptionNotFound):  # The other subscriptions are still checked.
                     await cursor_moves.expire(
                         subscription, before_ms, "their time to live was over (messageTTLInSeconds)"
@@ -175,7 +173,9 @@ async def _expire(topic: Topic) -> None:
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """The time begins again when the topic is loaded, because earlier use is unknown."""
+    """Delete subscriptions that were not used for the configured time since the topic was loaded; earlier use is
+    unknown.
+    """
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:
         return

@@ -1,9 +1,10 @@
 """Publishes each change of a topic's policies to the system topic `__change_events` of its namespace, as Pulsar does.
 
-The policies are durable in the metadata store before, and this broker does not read the events: a crash in between, or a full disk,
-loses an event and never a policy. The events of one namespace are published in order, in the background.
+The policies are durable in the metadata store before, and this broker never reads the events: a crash or a full disk
+can lose an event, but no policy. Events of one namespace are published in order, in the background.
 
-A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; no value means no policies.
+A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; an empty value means that the
+topic has no policies.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.topic_manager import Topics
 
-MAX_WAITING_EVENTS = 10_000  # of one namespace; above it the oldest is dropped
-_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
+MAX_WAITING_EVENTS = 10_000  # per namespace; above it the oldest is dropped
+_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # read by Pulsar's clients
 
-_STRATEGY = "ALWAYS_COMPATIBLE"  # compatible with any schema that is registered already
+_STRATEGY = "ALWAYS_COMPATIBLE"  # accepts any schema that is registered already
 
 
 class ChangeEvents:
-    """Owned by the broker service, which tells it of changes."""
+    """Owned by the broker service, which reports the changes."""
 
     def __init__(self, broker_context: BrokerContext, topics: Topics) -> None:
         self._broker_context = broker_context
@@ -44,7 +45,7 @@ class ChangeEvents:
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Publish the durable policies of `topic` alone; None if it has none."""
+        """Publish the own policies of `topic`, which are durable; None if it has none."""
         namespace = self._broker_context.resources.namespace(topic.namespace)
         if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return
@@ -65,7 +66,7 @@ class ChangeEvents:
                 topic, policies = waiting.popleft()
                 try:
                     value = None if policies is None else encode_event(topic, policies, cluster)
-                except (TypeError, ValueError) as error:  # Offload policies can have any value.
+                except (TypeError, ValueError) as error:  # Offload policies can contain any value.
                     logs.warning("change_events.not_encoded", topic=topic, error=str(error))
                     continue
                 name = system_topics.change_events(namespace)

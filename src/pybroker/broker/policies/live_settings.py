@@ -1,6 +1,5 @@
-"""Applies configuration changes at run time to objects that were created from configuration keys.
-
-Most code reads `config.some_key` at each use. A dispatcher keeps its settings until it is replaced.
+"""Applies configuration changes at run time to objects that copied their settings, such as dispatchers. Other code
+reads the configuration at each use.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MIB = 1024 * 1024
 
 
 class LiveSettings:
-    """Listens to the dynamic configuration for as long as that lives."""
+    """Listens to the dynamic configuration."""
 
     def __init__(
         self, dynamic: DynamicConfiguration, broker_context: BrokerContext, policy_changes: PolicyChanges

@@ -1,6 +1,6 @@
-"""The policies in force for a topic, for queries.
+"""Effective policies of any topic, for queries.
 
-A loaded topic keeps its effective policies until a source changes. For any other topic they are computed from the stored policies.
+A loaded topic caches them; for other topics they are computed from the stored policies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PoliciesInForce:
         self._partitioned = partitioned
 
     async def of_topic(self, topic: TopicName) -> EffectivePolicies:
-        """Return the policies of a topic, or of the partitions of a partitioned topic. Raises StoreError."""
+        """Return the effective policies of a topic, or of the partitions of a partitioned topic. Raises StoreError."""
         found = self._of_loaded(topic)
         if found is None:
             own = await self._broker_context.resources.topic_policies(topic)
@@ -32,7 +32,7 @@ class PoliciesInForce:
         return found
 
     def _of_loaded(self, topic: TopicName) -> EffectivePolicies | None:
-        """Ignore fenced topics, which are not notified of changes."""
+        """Return those of a loaded topic. Fenced topics are ignored, because they are not notified of changes."""
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         loaded = (found for found in map(self._loaded.get, names) if found is not None and not found.is_fenced)

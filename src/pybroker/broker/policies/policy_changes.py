@@ -1,6 +1,6 @@
 """Applies changed policies to loaded topics: those of a namespace, a topic, a resource group, or the defaults.
 
-They are stored before; `metadata/` reports the changes.
+The policies are stored before; `metadata/` reports the changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOPICS_PER_TURN = 64
 
 
 class PolicyChanges(PolicyListener, ResourceGroupListener):
-    """Listens to the resources for as long as these live."""
+    """Listens to the metadata resources."""
 
     def __init__(
         self,
@@ -47,7 +47,6 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
-        """Apply defaults that were changed at run time."""
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")
 
@@ -74,7 +73,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
             self.topic_read_again(topic, await self._broker_context.resources.topic_policies(topic))
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """`policies` are those of the topic, or of all partitions of a partitioned one."""
+        """`policies`: those of the topic, or of all partitions of a partitioned topic."""
         self._change_events.changed(topic, policies)
         self.topic_read_again(topic, policies)
 

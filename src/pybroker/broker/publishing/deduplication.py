@@ -1,15 +1,16 @@
 """Deduplication by sequence ids: the state of each producer name of a topic.
 
-Each name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest durable one (persisted).
-A message above the first is new, one up to the second is a duplicate; in between, the result is unknown yet. A batch counts from
-its first id up to its highest. The chunks of a large message share one id, which counts as pushed only with the last chunk, so an
-incomplete message can be sent again. Markers of brokers are ignored.
+Each name has two numbers: the highest sequence id passed to the ledger (pushed), and the highest durable one
+(persisted). A message above the first is new, one up to the second is a duplicate; in between, the result is not known
+yet. A batch has the range from its first to its highest id. The chunks of a large message share one id, which counts as
+pushed with the last chunk, so an incomplete message can be sent again. Markers are ignored.
 
-After a failed message, no more messages of that producer session are accepted: if a later message were stored, the failed one would
+After a failed message, the producer session accepts no more messages: if a later one were stored, the failed one would
 count as a duplicate when it is sent again. The refusal makes the client reconnect, which begins a new session.
 
-Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition counts as a
-duplicate. A message that is stored although an earlier one failed does not count as persisted: a duplicate is better than a loss.
+Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition counts as
+a duplicate. A message that is stored although an earlier one failed does not count as persisted: a duplicate is better
+than a loss.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pybroker.wire.entry_metadata import chunk_of, is_marker
 
 NO_SEQUENCE_ID = -1
 """For a producer that has stored nothing."""
-_MAX_SEQUENCE_ID = (1 << 63) - 1  # on the wire they are unsigned, but clients count with signed ones
+_MAX_SEQUENCE_ID = (1 << 63) - 1  # Sequence ids are unsigned on the wire, but clients count with signed numbers.
 _BELOW_ALL = -(1 << 63) - 1
 
 
@@ -41,7 +42,9 @@ class Verdict(Enum):
 
 
 class Part:
-    """Adjacent messages of a run with the same verdict. `highest` is the id that they push, None if they are only chunks."""
+    """Adjacent messages of a run with the same verdict. `highest` is the highest sequence id that they push; None if
+    they contain only first chunks.
+    """
 
     __slots__ = ("highest", "indexes", "verdict")
 
@@ -53,7 +56,7 @@ class Part:
 
 
 class Accepted:
-    """New messages that are being stored; `behind` are duplicates that are answered after them, in order."""
+    """New messages that are being stored; `behind` are duplicates that are answered after them."""
 
     __slots__ = ("behind", "epoch", "highest", "known", "session")
 
@@ -74,7 +77,7 @@ class Dropped(NamedTuple):
 
 
 class _Known:
-    """`epoch` counts failures: messages accepted before the last failure do not count any more."""
+    """`epoch` counts failures: messages that were accepted before the last failure are ignored when they are stored."""
 
     __slots__ = (
         "dropped",
@@ -98,8 +101,8 @@ class _Known:
 
 
 class Deduplication:
-    """The producer names of one topic; `forget_inactive` bounds them. A `session` is one attachment of a producer; only its
-    identity counts.
+    """The producer names of one topic; `forget_inactive` bounds their number. A `session` is one attachment of a
+    producer, compared by identity.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,9 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Decide about each message, in order. The caller reports the results before the next run is judged."""
+        """Decide about each message, in order. The caller must report the results before it calls this for the next
+        run.
+        """
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids
@@ -149,7 +154,7 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Announce a new part; `accepted` or `refused` follows."""
+        """Record a new part as pushed; `accepted` or `refused` must follow."""
         return Accepted(self._known(name), session, highest)
 
     def accepted(self, accepted: Accepted) -> None:
@@ -161,7 +166,6 @@ class Deduplication:
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
-        """The ledger refused a run. Earlier accepted runs are not affected."""
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:
@@ -231,13 +235,14 @@ class Deduplication:
         known.pushed = max(known.pushed, known.persisted)
 
     def snapshot(self) -> Mapping[str, int]:
-        """Return the durable ids by name, for `found`."""
         return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
 
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:
-        """Forget names that have been gone for the timeout, and the longest gone above the maximum. Return their number.
+        """Remove names that have been detached for the timeout, and the longest detached ones above the maximum. Return
+        their number.
 
-        A name counts as gone from the first call after its producer left. Names with attached producers or messages in flight stay.
+        The time begins at the first call after the producer left. Names with attached producers or messages in flight
+        stay.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():
@@ -247,7 +252,7 @@ class Deduplication:
                 if known.inactive_since_ms is None:
                     known.inactive_since_ms = now_ms
                 gone.append((known.inactive_since_ms, name))
-        gone.sort(key=lambda pair: pair[0])  # stable: names noticed together keep the order of their arrival
+        gone.sort(key=lambda pair: pair[0])  # stable: names seen in the same call keep their order
         too_many = len(self._names) - max_producers
         forgotten = [
             name for index, (since_ms, name) in enumerate(gone) if index < too_many or now_ms - since_ms >= timeout_ms

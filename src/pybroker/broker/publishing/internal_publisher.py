@@ -1,4 +1,4 @@
-"""The base of the broker's own peers that publish without a connection."""
+"""Base class of peers that publish for the broker itself, without a connection."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class Publisher(Peer):
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
         raise AssertionError("a producer acknowledges nothing")
 
-    def close_producer(self, producer_id: int) -> None:
-        """Do nothing: no client is attached."""
+    def close_producer(self, producer_id: int) -> None: ...
 
     def producer_ready(self, producer_id: int) -> None:
         raise AssertionError("not attached, so it waits for nothing")
@@ -53,17 +52,13 @@ class Publisher(Peer):
     def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
         raise AssertionError("not attached, so it waits for nothing")
 
-    def producer_fenced(self, producer_id: int) -> None:
-        """Do nothing: an internal producer is never fenced."""
+    def producer_fenced(self, producer_id: int) -> None: ...
 
-    def close_consumer(self, consumer_id: int) -> None:
-        """There is none."""
+    def close_consumer(self, consumer_id: int) -> None: ...
 
-    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
-        """There is none."""
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None: ...
 
-    def reached_end_of_topic(self, consumer_id: int) -> None:
-        """There is none."""
+    def reached_end_of_topic(self, consumer_id: int) -> None: ...
 
     async def is_alive(self) -> bool:
         return True

@@ -12,7 +12,7 @@ from pybroker.model.counters import ProducerCounters
 
 
 class Producer:
-    """Invariant: `pending` messages were passed to the managed ledger, if there is one, and are not answered yet."""
+    """Invariant: `pending` messages were passed to the managed ledger (if there is one) and are not answered yet."""
 
     __slots__ = (
         "_drained",
@@ -52,9 +52,9 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`leave` detaches it from the topic. `is_encrypted`: the client declares encryption. `former_epoch`: the topic's epoch
-        when the client had exclusive access before. `request_id`: of the command that is answered again when a waiting producer
-        gets access.
+        """`leave` detaches it from the topic. `is_encrypted`: the client declares encryption. `former_epoch`: the
+        topic's epoch when the client had exclusive access before. `request_id`: of the PRODUCER command, which is
+        answered again when a waiting producer gets access.
         """
         self._leave = leave
         self.producer_id = producer_id
@@ -88,7 +88,6 @@ class Producer:
             self._drained.set()
 
     async def drained(self) -> None:
-        """Wait until everything published so far is answered."""
         if self.pending:
             self._drained = self._drained or asyncio.Event()
             self._drained.clear()
@@ -101,7 +100,6 @@ class Producer:
             self._leave(self)
 
     def close_from_broker(self) -> None:
-        """Leave the topic and notify the client, which looks the topic up again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_producer(self.producer_id)

@@ -1,7 +1,8 @@
-"""Admission of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and the epoch.
+"""Access of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and
+the topic epoch.
 
-Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access; other producers may wait
-for exclusive access. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
+Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access, while others
+may wait for it. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over
@@ -9,13 +10,12 @@ for exclusive access. The result for a new producer (E: Exclusive, F: ExclusiveW
     shared, some wait       ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
     held                    ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
 
-Each take-over increments the epoch; the first epoch is 0. The caller stores the new epoch, and only then reports it here and to the
-producer. Until then the producer *claims* the topic: the topic is closed to others as if it were held, but has the old epoch. A
-producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken over, and the
-producer becomes the holder again with the same epoch. If it is older, another producer has taken over, and this one is fenced: its
-unsent messages must not follow those of its successor.
+Each take-over increments the epoch, which begins at 0. The caller stores the new epoch before it calls `took_over` and
+answers the producer. Until then the producer *claims* the topic, which is closed to others and still has the old epoch.
 
-Names, limits, connections, and storage are handled by the caller.
+A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken
+over, and the producer becomes the holder again with the same epoch. If it is older, the producer is fenced, because its
+unsent messages must not follow those of its successor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """For error texts and to recognize a reconnect."""
+        """Used in error texts and to recognize a reconnect."""
 
     @property
     def access_mode(self) -> AccessMode: ...
@@ -74,7 +74,9 @@ class Joined(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Left(Generic[P]):
-    """The waiting producer that claims the topic because another one left, and waiting producers whose former epoch is over."""
+    """The waiting producer that claims the topic because another one left, and waiting producers whose former epoch is
+    outdated.
+    """
 
     claimant: P | None = None
     fenced_waiting: Sequence[P] = ()
@@ -83,12 +85,12 @@ class Left(Generic[P]):
 class ProducerAccess(Generic[P]):
     """The producers of one topic.
 
-    Invariants: either producers share the topic, or one holds or claims it, or neither, and then no producer waits; a producer is
-    in one group only; `epoch` never decreases.
+    Invariants: either producers share the topic, or one holds or claims it, or neither, and then no producer waits; a
+    producer is in one group only; `epoch` never decreases.
     """
 
     def __init__(self, epoch: int | None) -> None:
-        """`epoch`: the last stored epoch, None without one."""
+        """`epoch`: the stored epoch, None without one."""
         self.epoch = epoch
         self._shared: dict[P, None] = {}
         self._holder: P | None = None  # or claimant
@@ -105,7 +107,6 @@ class ProducerAccess(Generic[P]):
 
     @property
     def holder(self) -> P | None:
-        """The producer that has or claims exclusive access."""
         return self._holder
 
     def join(self, producer: P) -> Joined[P]:
@@ -128,10 +129,11 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """Queue `producer` first if it is the holder of the topic, reconnected on another connection; return False otherwise. A
-        producer with WaitForExclusive uses `join`.
+        """If `producer` is a reconnect of the holder on another connection, queue it first and return True. A producer
+        with WaitForExclusive uses `join`.
 
-        Meanwhile the caller checks the old connection. If it is alive, call `leave`; if not, `producer` becomes the holder.
+        The caller then checks the old connection. If it is alive, it calls `leave`; if not, `producer` becomes the
+        holder.
         """
         if not self._is_return(producer):
             return False
@@ -149,15 +151,15 @@ class ProducerAccess(Generic[P]):
         if old is self._holder:
             self._holder = new
         else:
-            # In the same order: other producers are not affected.
+            # in the same order
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
-        """None without a claim."""
+        """Return the epoch that `producer` claims, or None."""
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """The claimed epoch is stored. Return False if `producer` lost the topic or left meanwhile."""
+        """Record that the claimed epoch is stored. Return False if `producer` lost the topic or left since."""
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False
@@ -185,7 +187,6 @@ class ProducerAccess(Generic[P]):
         return Left(None, late)
 
     def clear(self) -> tuple[Sequence[P], Sequence[P]]:
-        """Remove and return all producers: attached, claiming, and waiting ones. No waiting producer follows."""
         present = [*self._shared] if self._holder is None else [self._holder]
         waiting, self._waiting = self._waiting, []
         self._shared.clear()
@@ -203,7 +204,7 @@ class ProducerAccess(Generic[P]):
         former = producer.former_epoch
         self._holder = producer
         if former is not None:
-            self._claimed_epoch = former  # At least the topic's; larger if the topic has lost it.
+            self._claimed_epoch = former  # At least the topic's epoch; larger if the topic has lost it.
         else:
             self._claimed_epoch = 0 if self.epoch is None else self.epoch + 1
 

@@ -1,6 +1,6 @@
-"""Limits of the producers of a topic, and the rule that they must encrypt.
+"""Limits of the number of producers of a topic, and the requirement of encryption.
 
-The policies are read for each new producer: a lower limit closes no existing one. A limit of 0 is no limit. System topics have no
+Policies are read for each new producer: a lowered limit closes no connected one. 0 is no limit. System topics have no
 limits.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
-    """Raises ProducerBusy at the limit of the topic, or of the peer's address."""
+    """Raises ProducerBusy at the limit of the topic, or of the client's address."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers
@@ -33,6 +33,6 @@ def require_room_for_producer(topic: TopicContext, attached: Collection[Producer
 
 
 def require_encryption(topic: TopicContext, producer: Producer) -> None:
-    """Raises MetadataError for a missing encryption that the topic requires."""
+    """Raises MetadataError if the topic requires encryption and the producer does not declare it."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")

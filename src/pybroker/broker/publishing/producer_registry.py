@@ -1,7 +1,7 @@
 """The producers of one topic: attached ones by name, the holder of exclusive access, and producers that wait for it.
 
-Carries out the decisions of `producer_access.py`: an epoch is durable before its producer is informed, and a holder with a dead
-client does not block others for longer than the liveness check.
+It performs the decisions of `producer_access.py`: an epoch is durable before its producer is answered, and a holder
+whose client is dead is closed after a liveness check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_EPOCH = 1 << 62
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """None if there is none, or if administrators have written an invalid value."""
+    """Return None if no epoch is stored, or if an administrator has written an invalid value."""
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -33,23 +33,20 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerOwner(Protocol):
-    """The topic of a registry; the methods depend on the kind of topic."""
+    """The topic of a registry."""
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raise the refusal of `producer`, if the topic does not accept it."""
+        """Raise the error with which the topic refuses `producer`, if it does."""
 
-    async def store_epoch(self, epoch: int) -> None:
-        """Make a take-over durable. Raises StoreError."""
+    async def store_epoch(self, epoch: int) -> None: ...
 
-    async def settled(self, producer_name: str) -> None:
-        """Wait until the last stored message of that producer name is known."""
+    async def settled(self, producer_name: str) -> None: ...
 
 
 class ProducerRegistry:
     """Invariants: each producer in `attached` may publish; one with exclusive access is alone."""
 
     def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
-        """`epoch`: the stored epoch, or None."""
         self._topic = topic
         self._owner = owner
         self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
@@ -65,16 +62,15 @@ class ProducerRegistry:
 
     @property
     def holder(self) -> Producer | None:
-        """The producer that has exclusive access or is about to get it."""
         return self._access.holder
 
     @property
     def epoch(self) -> int | None:
-        """Of the last take-over, or None."""
+        """The epoch of the last take-over, or None."""
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or queue it. Raises the errors of `add`, and StoreError."""
+        """Attach `producer`, or let it wait. Raises the errors of `add`, and StoreError."""
         try:
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
@@ -113,7 +109,9 @@ class ProducerRegistry:
         return joined.standing
 
     def _succeeds(self, producer: Producer) -> bool:
-        """Replace the producer of the same name if `producer` is its client's next attempt on the same connection."""
+        """Replace the producer of the same name if `producer` is a new attempt of the same client on the same
+        connection.
+        """
         present = self.attached.get(producer.name)
         if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
             return False
@@ -129,7 +127,7 @@ class ProducerRegistry:
         return is_same
 
     async def _take_over(self, producer: Producer) -> None:
-        """Make the claim of `producer` durable, then attach it. Raises StoreError, or its refusal if it lost the claim."""
+        """Store the claim of `producer`, then attach it. Raises StoreError, or the reason why it lost the claim."""
         epoch = self._access.claimed_epoch(producer)
         try:
             if epoch is not None:
@@ -173,8 +171,8 @@ class ProducerRegistry:
             producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
-        """Return whether the blocking producer is gone, or found dead now. If it was the same producer on another connection,
-        `producer` has a claim then, ahead of all that wait.
+        """Return whether the blocking producer is gone, or its client is found dead now. If it was the same producer on
+        another connection, `producer` then claims the topic before all that wait.
         """
         holder = self._access.holder or self.attached.get(producer.name)
         if holder is None or holder.peer is producer.peer:
@@ -207,7 +205,6 @@ class ProducerRegistry:
                 self._refuse(producer, refusal)
 
     def refuse_revoked(self) -> None:
-        """Refuse waiting or claiming producers that have lost the permission to produce."""
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
@@ -218,7 +215,9 @@ class ProducerRegistry:
                 self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
-        """Close `producer`. Its client is not notified, because it would reconnect immediately; its next SEND receives an error."""
+        """Close `producer` without notifying its client, which would reconnect immediately; its next SEND is
+        answered with an error.
+        """
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
@@ -231,7 +230,9 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """Refuse exclusive access to a waiting or claiming `producer`. A caller of `_take_over` gets the refusal there."""
+        """Refuse exclusive access to a waiting or claiming `producer`. A caller of `_take_over` gets the refusal as an
+        exception.
+        """
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
@@ -239,7 +240,7 @@ class ProducerRegistry:
             producer.peer.producer_refused(producer.producer_id, refusal)
 
     def _note(self, producer: Producer, refusal: BrokerError) -> None:
-        """For `explain`. A caller of `enter` records the errors that it raises."""
+        """Record the refusal for `explain`, unless a caller of `enter` records it."""
         topic = self._topic
         topic.broker_context.refusals.note(
             str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()

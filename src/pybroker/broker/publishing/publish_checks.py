@@ -1,5 +1,5 @@
-"""Checks of each message before it is stored: its size, its delay, and required encryption. Pure. A topic without such limits has
-none.
+"""Checks of each message before it is stored: size, delay, and required encryption. Pure. A topic without these
+limits has no checks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class PublishChecks:
         self._is_encryption_required = is_encryption_required
 
     def split(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Return the part that may be stored, and the refused parts with their reasons."""
         errors = {
             index: error for index, entry in enumerate(run.payloads) if (error := self._refusal(entry)) is not None
         }
@@ -46,7 +45,6 @@ class PublishChecks:
 
 
 def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool) -> PublishChecks | None:
-    """Return the checks that `policies` require, or None."""
     max_message_bytes = max(0, policies.max_message_size)
     max_delay_ms = _max_delay_ms(policies.delayed_delivery)
     if not (max_message_bytes or max_delay_ms or is_encryption_required):
@@ -55,7 +53,6 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
 
 
 def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Refused]:
-    """Return `run` without the messages at these indexes, and these with their errors."""
     if not errors:
         return run, []
     kept = [index for index in range(len(run.payloads)) if index not in errors]

@@ -1,16 +1,19 @@
-"""Deduplication of one topic: switched on and off while clients are connected, recovered, stored, and applied to each run.
+"""Deduplication of one topic: enabled and disabled while clients are connected, restored, stored, and applied to each
+run of messages.
 
-The cursor `pulsar.dedup` has the stored state: its properties are a snapshot of the persisted sequence ids, for all entries up to
-its mark-delete position. Later entries are read again when the topic is loaded, so the cursor protects them from trimming. A
-snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable before the position moves:
-after a crash in between, entries count twice, which has no effect.
+The cursor `pulsar.dedup` stores the state: its properties are a snapshot of the persisted sequence ids for all entries
+up to its mark-delete position. When the topic is loaded, later entries are read again, so the cursor protects them from
+trimming. A snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable
+before the position moves; after a crash in between, entries are applied twice, which has no effect.
 
-Operation: one task follows the policies, and retries after a store error. Until the recovery is complete, no producer is reported
-as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is stored unchecked.
-Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is deleted.
+Operation: one task follows the policies and retries after a store error. Until recovery is complete, no producer is
+reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is
+stored unchecked. Consumers are not affected. When deduplication is disabled, messages pass immediately and the cursor
+is deleted.
 
-Invariants: `known` exists exactly while deduplication is wanted. While the status is Enabled, it includes each message up to the
-last confirmed entry since the creation of the cursor. Duplicates are answered after the messages in flight of their producer.
+Invariants: `known` exists exactly while deduplication is enabled or being enabled. While the status is Enabled, it
+includes each entry from the creation of the cursor up to the last confirmed one. Duplicates are answered after the
+messages in flight of their producer.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class DeduplicationStatus(StrEnum):
 
 
 class TopicDeduplication:
-    """`known` is None while deduplication is off."""
+    """`known` is None while deduplication is disabled."""
 
     def __init__(
         self,
@@ -74,8 +77,8 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`append` passes a run to the ledger and returns False if the ledger refuses it, after sending the error; `hold` makes
-        publishers wait in a queue, or ends that with None.
+        """`append` passes a run to the ledger and returns False if the ledger refuses it, after sending the error.
+        `hold` makes publishers wait in a queue; with None it ends that.
         """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
@@ -93,7 +96,7 @@ class TopicDeduplication:
         self.last_error = ""
         self._is_following = False
         self._entries_behind = 0  # stored since the last snapshot
-        self._snapshot_at_ms = 0.0  # when the last one began
+        self._snapshot_at_ms = 0.0  # start time of the last snapshot
         self._is_snapshot_due = False
         self._saving = asyncio.Lock()
         self._waiting: list[asyncio.Event] = []
@@ -133,7 +136,6 @@ class TopicDeduplication:
         self._tell()
 
     async def _follow(self) -> None:
-        """Apply the wanted state, which may change meanwhile, until it is reached."""
         topic, failures = self._topic, 0
         while self.status not in {DeduplicationStatus.DISABLED, DeduplicationStatus.ENABLED}:
             try:
@@ -182,7 +184,7 @@ class TopicDeduplication:
             known.found(name, int(sequence_id))
         replayed = await self._replay(known, cursor)
         if self.known is not known:
-            return  # It was switched off meanwhile, and perhaps on again.
+            return  # It was disabled since, and perhaps enabled again.
         self.status = DeduplicationStatus.ENABLED
         self._entries_behind += replayed
         self._snapshot_at_ms = topic.runtime.clock.monotonic_ms()
@@ -206,7 +208,7 @@ class TopicDeduplication:
                 position = self._behind(position, ledger.ledgers.entry_count_of(position.ledger_id) - 1, damage)
                 continue
             if run is None:
-                continue  # It was trimmed meanwhile.
+                continue  # The entry was trimmed.
             for index, entry in enumerate(run.payloads):
                 found = stored_sequence_id(entry)
                 if found is not None:
@@ -239,7 +241,7 @@ class TopicDeduplication:
         return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """NO_SEQUENCE_ID without one, or while deduplication is off."""
+        """Return the highest durable sequence id; NO_SEQUENCE_ID without one, or while deduplication is disabled."""
         return NO_SEQUENCE_ID if self.known is None else self.known.last_sequence_id(name)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -273,7 +275,7 @@ class TopicDeduplication:
                 self._refuse(producer, of_part, _BEHIND_FAILURE)
 
     def _append(self, known: Deduplication, producer: Producer, run: SendRun, highest: int | None) -> None:
-        if known.has_failed(producer.name, producer):  # with a part of the same run
+        if known.has_failed(producer.name, producer):  # A part of the same run has failed.
             self._refuse(producer, run, _BEHIND_FAILURE)
             return
         accepted = known.offered(producer.name, producer, highest)
@@ -288,7 +290,7 @@ class TopicDeduplication:
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     def stored(self, producer: Producer, accepted: Accepted, entries: int) -> None:
-        """Entries are durable, and their receipts are sent."""
+        """Record that entries are durable and their receipts are sent."""
         known = self.known
         if known is not None:
             known.stored(accepted)
@@ -298,13 +300,12 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def failed(self, producer: Producer, accepted: Accepted) -> None:
-        """Entries are not stored, and their errors are sent."""
         if self.known is not None:
             self.known.failed(accepted)
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Messages in flight were answered, checked or not."""
+        """Record that messages in flight were answered, whether they were checked or not."""
         if self._waiting:
             self._tell()
 
@@ -329,7 +330,9 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
+        """Store a snapshot, and allow trimming of the entries that it covers. Raises StoreError; the next snapshot
+        includes it.
+        """
         async with self._saving:
             known, cursor = self.known, self.cursor
             if known is None or cursor is None or self.status is not DeduplicationStatus.ENABLED:
@@ -360,7 +363,7 @@ class TopicDeduplication:
             logs.info("deduplication.producers_forgotten", topic=topic.name, producers=forgotten)
 
     async def check(self) -> None:
-        """Remove inactive producers, and store a due snapshot. Called periodically. Raises StoreError."""
+        """Remove inactive producer names, and store a due snapshot. Called periodically. Raises StoreError."""
         if self.known is None or self.status is not DeduplicationStatus.ENABLED:
             return
         self._forget_inactive(self.known)
@@ -383,7 +386,7 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Raises ProducerBusy for the reserved cursor names: this one, and those of replicators."""
+    """Raises ProducerBusy for the cursor names of deduplication and of replicators."""
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 
@@ -394,5 +397,4 @@ def _answered(producer: Producer, accepted: Accepted) -> None:
 
 
 def _answer(producer: Producer, run: SendRun) -> None:
-    """Send receipts without a position for duplicates."""
     producer.peer.send_receipts_not_stored(run, _NOT_STORED_ID)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class TopicSnapshot(NamedTuple):
     """The state of a loaded topic at one moment.
 
-    A non-persistent topic has no ledger, and its figures of stored entries are 0. The size of the largest backlog depends on all
-    subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger`, and `transactions` are live, so a caller that
-    yields to the event loop must take a new snapshot.
+    A non-persistent topic has no ledger, and 0 for figures of stored entries. The size of the largest backlog needs all
+    subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and `transactions` are live, so a
+    caller that yields to the event loop must take a new snapshot.
     """
 
     counters: TopicCounters

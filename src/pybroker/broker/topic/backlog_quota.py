@@ -1,10 +1,11 @@
 """Backlog quotas of one topic: measurement and enforcement. The rules are in `backlog_rules.py`.
 
-Invariants: only durable subscriptions count. A new producer is refused by the state at its arrival; connected producers are
-disconnected by the periodic check only.
+Invariants: only durable subscriptions count. A new producer is refused by the state at its arrival; connected producers
+are disconnected only by the periodic check.
 
-`preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog for its age. Without it, the age is relative to the
-closing time of the message's ledger, so messages in the current ledger have no age, and whole ledgers are evicted.
+With `preciseTimeBasedBacklogQuotaCheck`, the age of a backlog is that of its oldest message, which is read. Without it,
+the age is measured from the closing time of that message's ledger, so messages in the open ledger have no age, and
+whole ledgers are evicted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def slowest_subscription(topic: Topic) -> Subscription | None:
 
 
 def estimated_backlog_bytes(topic: TopicBase) -> int:
-    """Of the slowest durable subscription, approximately, without reading from the store."""
+    """Return the approximate backlog of the slowest durable subscription, without reading from the store."""
     slowest = slowest_subscription(cast("Topic", topic)) if topic.name.is_persistent else None
     if slowest is None:
         return 0
@@ -51,7 +52,7 @@ def estimated_backlog_bytes(topic: TopicBase) -> int:
 
 
 def _durable(topic: Topic) -> list[Subscription]:
-    """The compaction subscription has no reader."""
+    """Return the durable subscriptions except the one of compaction, which has no reader."""
     return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
@@ -63,7 +64,9 @@ async def require_within_quota(topic: Topic) -> None:
 
 
 class Exceeded(NamedTuple):
-    """A quota that refuses new producers, and the slowest subscription, or empty. `size_bytes` and `age_s` are -1 if unknown."""
+    """A quota that refuses new producers, and the slowest subscription (empty without one). `size_bytes` and `age_s`
+    are -1 if unknown.
+    """
 
     quota: BacklogQuota
     is_of_size: bool
@@ -92,7 +95,7 @@ async def exceeded(topic: Topic) -> Exceeded | None:
 
 
 async def exceeded_if_known(topic: Topic) -> Exceeded | None:
-    """The same for a query; None also if the measurement takes longer than `MEASURED_WITHIN_S`."""
+    """Like `exceeded`, for a query: None also if the measurement takes longer than `MEASURED_WITHIN_S`."""
     try:
         async with asyncio.timeout(MEASURED_WITHIN_S):
             return await exceeded(topic)
@@ -101,7 +104,7 @@ async def exceeded_if_known(topic: Topic) -> Exceeded | None:
 
 
 def may_be_exceeded(topic: Topic) -> bool:
-    """Whether a quota that blocks producers is set."""
+    """Return whether a quota that refuses producers is set."""
     size, age = topic.policies.size_quota, topic.policies.age_quota
     is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
     return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)
@@ -115,7 +118,7 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 
 
 async def enforce(topic: Topic) -> None:
-    """Apply the exceeded quota, size before age. Raises StoreError."""
+    """Apply an exceeded quota, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
         with suppress(StoreError):  # The age stays unknown. Delivery from the subscription reports the error.
@@ -146,7 +149,7 @@ async def _size_bytes(slowest: Subscription | None) -> int:
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
-    """As precisely as configured."""
+    """Return the publish time of the oldest unacknowledged message, as precisely as configured."""
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
@@ -156,14 +159,13 @@ async def _oldest_ms(topic: Topic) -> int | None:
 
 
 def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
-    """They reconnect and are refused while the backlog is too large."""
+    """The clients reconnect, and are refused while the backlog is too large."""
     if topic.producers:
         logs.warning("producers.blocked", topic=topic.name, producers=len(topic.producers), policy=quota.policy)
     topic.disconnect_producers(_refusal(topic, quota))
 
 
 async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
-    """Skip the oldest entries of the slowest subscriptions. Return 1 if there were any."""
     evicted = 0
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
@@ -176,7 +178,6 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
 
 
 async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
-    """Skip messages above the age limit. Return 1 if there were any."""
     evicted = 0
     for subscription in _durable(topic):
         if topic.runtime.config.precise_time_based_backlog_quota_check:

@@ -1,4 +1,4 @@
-"""Rules of retention, expiry, and backlog quotas. Pure. Times are wall clock milliseconds, as in messages."""
+"""Rules of retention, expiry and backlog quotas. Pure. Times are wall clock milliseconds, like publish times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
 
 
 def retention_refusal(policies: RetentionPolicies) -> str:
-    """Return why these values are contradictory, or empty."""
+    """Return why these values contradict each other, or empty."""
     minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
     if minutes < UNLIMITED:
         return "Invalid retention policy: time limit must be >= -1"
@@ -40,7 +40,7 @@ def retention_refusal(policies: RetentionPolicies) -> str:
 
 
 def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
-    """Then retention would not be the limit of the size."""
+    """Return whether the quota exceeds the retention size, which would make the retention size ineffective."""
     if quota is None or retention is None:
         return False
     limits = retention_limits(retention)
@@ -49,7 +49,7 @@ def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPol
 
 
 def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
-    """A limit of 0 is always exceeded: it allows no backlog, and so no producer."""
+    """Return whether the quota is exceeded. A limit of 0 is always exceeded, so it refuses every producer."""
     return 0 <= quota.limitSize <= backlog_bytes
 
 
@@ -63,9 +63,9 @@ def blocks_producers(quota: BacklogQuota) -> bool:
 
 
 def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
-    """Return the number of oldest entries that a subscription must skip, assuming entries of equal size.
+    """Return how many of its oldest entries a subscription must skip, assuming entries of equal size.
 
-    At least 1 while the limit is exceeded, so that repetition ends.
+    At least 1 while the limit is exceeded, so that repeated calls come to an end.
     """
     target_bytes = EVICTION_TARGET * limit_bytes
     if backlog_bytes <= target_bytes:
@@ -75,13 +75,13 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """Messages published before this time are evicted."""
+    """Return the publish time before which messages are evicted."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 
 def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | None:
-    """Return when the ledger of the first entry behind `mark_delete` was closed: the entry is at least as old. None without such an
-    entry, and while its ledger is open.
+    """Return when the ledger of the first entry behind `mark_delete` was closed, a lower bound of the entry's age. None
+    without such an entry, and while its ledger is open.
     """
     first = ledgers.next_position(mark_delete)
     row = ledgers.row_of(first.ledger_id)
@@ -104,7 +104,7 @@ def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, dea
 
 
 def estimated_bytes_behind(ledgers: LedgerList, mark_delete: Position) -> int:
-    """Estimated with entries of average size, without reading from the store."""
+    """Estimate the bytes behind `mark_delete` from the average entry size, without reading from the store."""
     row = ledgers.row_of(mark_delete.ledger_id)
     behind_bytes = ledgers.totals_behind(mark_delete.ledger_id).size_bytes
     if row is None or not row.entry_count:

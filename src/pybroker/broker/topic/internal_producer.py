@@ -1,7 +1,7 @@
-"""A producer of the broker itself: for system topics one message at a time, for REST requests several at once.
+"""Producers of the broker itself: for system topics one message at a time, for REST requests several at once.
 
-It is not among the topic's producers, so no limit counts it and no statistics show it. Each call returns when its messages are
-durable.
+They are not in the topic's list of producers, so limits and statistics ignore them. Each call returns when its messages
+are durable.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Drop a late answer: the caller was cancelled, and may have published another message since."""
+        """Ignore a late answer to a cancelled call."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -89,13 +89,13 @@ class InternalProducer(Publisher):
 
 
 class EntryPublish(Publisher):
-    """Publishes many entries to one topic under its limits. For one use."""
+    """Publishes the messages of one REST request to one topic, under the topic's limits. For one use."""
 
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:
         self._topic = topic
         self._entries = entries
         broker_context = topic.broker_context
-        # A unique name: its sequence ids must not be confused with those of another producer.
+        # A unique name, so that its sequence ids are not compared with those of another producer.
         self._producer = Producer(
             topic.producer_registry.remove,
             _PRODUCER_ID,
@@ -106,8 +106,8 @@ class EntryPublish(Publisher):
             {},
             broker_context.runtime.clock.wall_ms(),
         )
-        self._left: Sequence[int] = range(len(entries))  # to be passed to the topic
-        self._handed = 0  # of these
+        self._left: Sequence[int] = range(len(entries))  # not yet passed to the topic
+        self._handed = 0  # the number of those passed to the topic
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)
         self._unanswered = len(entries)
         self._all_answered = asyncio.Event()
@@ -129,7 +129,6 @@ class EntryPublish(Publisher):
         return [answer for answer in self._answers if answer is not None]
 
     def _refuse_too_large(self) -> None:
-        """Refuse messages that no client could send, or that not all clients could read."""
         limit = self._topic.runtime.config.max_message_size
         for index in self._left:
             if len(self._entries[index]) > limit:

@@ -1,7 +1,7 @@
-"""One loaded non-persistent topic: messages are sent immediately to the consumers, and are not stored.
+"""One loaded non-persistent topic: messages are sent to the connected consumers immediately, and are not stored.
 
-The receipt has the message id 0:0. Messages of one connection above the limit of one event loop iteration are dropped for all
-subscriptions, and answered with the message id -1:-1.
+The receipt has the message id 0:0. Messages of one connection above the limit of one event loop iteration are dropped
+for all subscriptions, and answered with the message id -1:-1.
 
 Invariant: each listed subscription has a consumer.
 """
@@ -99,7 +99,6 @@ class NonPersistentTopic(TopicBase):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
-        """A new subscription is listed when its first consumer is attached."""
         return self.subscriptions.get(name) or NonPersistentSubscription(
             self.shared, name, properties, self._drop_subscription
         )
@@ -111,8 +110,8 @@ class NonPersistentTopic(TopicBase):
         yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """As in the base class. Also raises NotAllowedError at the limit of subscriptions, and ServiceNotReady if another
-        subscription of this name exists now.
+        """Like the base class. Also raises NotAllowedError at the limit of subscriptions, and ServiceNotReady if
+        another subscription of this name exists now.
         """
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)

@@ -1,8 +1,8 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of a namespace's policies, no producer or consumer without permission is left. Its client looks the topic
-up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates, and the refusal at its next
-list request. A tenant administrator is only affected at its next request.
+Invariant: after a change of a namespace's policies, no producer or consumer without permission stays attached. The
+client looks the topic up again and is refused then. A topic list watcher receives no more updates. A tenant
+administrator is affected only at the next request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def disconnect_revoked(
     subscriptions: Iterable[SubscriptionBase],
     authorization: AuthorizationService,
 ) -> None:
-    """Close the attached and waiting producers and the consumers without permission."""
     if not authorization.enabled:
         return
     producers.refuse_revoked()

@@ -1,16 +1,16 @@
-"""The subscriptions of a persistent topic: creation, deletion, and the lock of each name.
+"""The subscriptions of a persistent topic: creation, deletion, and a lock for each name.
 
-A subscription does not exist yet while its cursor is being stored, and still exists while its cursor is being deleted. A task that
-creates, deletes, or moves a subscription, or attaches a consumer to it, holds the lock of its name. Waiters get the lock in order
-of arrival, and look everything up again then. So no client is refused because of another client's operation, and none is attached
-to a deleted subscription.
+A subscription exists only after its cursor is stored, and until its cursor is deleted. A task that creates, deletes or
+moves a subscription, or attaches a consumer, holds the lock of its name. Waiters get the lock in order of arrival, and
+must look up all objects again. So no client is refused because of another client's operation, or attached to a deleted
+subscription.
 
-Waiting is bounded by `maxWaitingSubscriptionRequests` over all topics and by `subscriptionTurnTimeoutSeconds` for each request.
-Beyond that, the answer is TooManyRequests, which C++ clients report immediately and Java and Go clients retry. At ServiceNotReady,
-C++ clients would repeat a first SUBSCRIBE until their operation timeout.
+`maxWaitingSubscriptionRequests` limits the waiters of all topics, and `subscriptionTurnTimeoutSeconds` the wait of
+each. Beyond that, the error is TooManyRequests, which C++ clients report immediately and Java and Go clients retry.
+(After ServiceNotReady, a C++ client would repeat a first SUBSCRIBE until its operation timeout.)
 
-An operation that holds the lock runs to its end when its client is gone, and the topic waits for it before it closes: a cursor
-never exists without a subscription, and there are never two of one name.
+An operation that holds the lock completes even if its client disconnects, and the topic waits for it before it closes.
+So a cursor never exists without a subscription, and no two have the same name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """All methods but `lock`, `drop`, and `ended` require the lock of the subscription."""
+    """All methods but `lock`, `drop` and `ended` require the lock of the subscription."""
 
     def __init__(
         self,
@@ -64,9 +64,10 @@ class SubscriptionRegistry:
 
     @asynccontextmanager
     async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
-        """Hold the lock of the subscription `name`, which need not exist. Earlier lookups may be out of date.
+        """Hold the lock of the subscription `name`, which need not exist. Objects that were looked up before may be
+        outdated.
 
-        `purpose` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
+        `purpose` is shown to waiters. Raises TopicFenced and TooManyRequests; nothing has been done then.
         """
         self._topic.require_open()
         async with self._locks.held(name, purpose):
@@ -92,14 +93,13 @@ class SubscriptionRegistry:
             ) from None
 
     async def ended(self) -> None:
-        """Wait until all locks are free. The topic is fenced, so no waiters arrive."""
+        """Wait until all locks are free. The topic must be fenced, so that no waiters arrive."""
         assert self._topic.is_fenced
         await self._locks.all_free()
 
     # --- operations that require the lock -------------------------------------------------------------------------------
 
     def present(self, name: str) -> Subscription:
-        """Raises SubscriptionNotFound."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {self._topic.name}")
@@ -108,7 +108,7 @@ class SubscriptionRegistry:
     async def durable(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """Return the durable subscription `name`, created at the topic's beginning or end if it is missing.
+        """Return the durable subscription `name`. Create it at the topic's beginning or end if it is missing.
 
         Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
         """
@@ -138,7 +138,7 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """As `create`, with the lock. None if the name exists."""
+        """Take the lock, then act as `create`. Return None if the name exists."""
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
@@ -151,7 +151,8 @@ class SubscriptionRegistry:
         is_behind_all = first > ledgers.last_position
         start = ledgers.last_position if is_behind_all else self._ledger.position_before(first)
         cursor = await topic.broker_context.ledgers.create_cursor(self._ledger, name, start, properties)
-        # Also if the topic was fenced meanwhile: it waits for this lock, and then closes the subscription with the others.
+        # Also if the topic was fenced meanwhile: it waits for this lock, and then closes the subscription with the
+        # others.
         subscription = self.subscriptions[name] = self._made(name, cursor)
         subscription.is_closed = topic.is_fenced
         logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
@@ -179,7 +180,9 @@ class SubscriptionRegistry:
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
-        """Delete it with its cursor, and close its consumers. Raises StoreError; the subscription still exists then."""
+        """Delete the subscription with its cursor, and close its consumers. Raises StoreError; the subscription still
+        exists then.
+        """
         if not subscription.is_durable:
             subscription.is_closed = True
             subscription.close_consumers()
@@ -195,7 +198,8 @@ class SubscriptionRegistry:
         subscription.close_consumers()
         self._forget(subscription)
         if name == COMPACTION_SUBSCRIPTION:
-            self._ledger.compacted_drops += 1  # The ledgers of a compaction in progress may be trimmed soon.
+            # A running compaction must end, because the ledgers that it reads may be trimmed soon.
+            self._ledger.compacted_drops += 1
         try:
             await topic.broker_context.ledgers.delete_cursor(self._ledger, cursor)
         except StoreError:

@@ -17,6 +17,7 @@ from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.publishing.deduplication import Accepted
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_registry import TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.publishing.publish_checks import rows
 from pybroker.broker.publishing.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
 from pybroker.broker.topic import backlog_rules
 from pybroker.broker.topic.backlog_rules import UNKNOWN_AGE_S
@@ -66,7 +67,7 @@ OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
 
 
 class Publish:
-    """The state of a run of messages while it is being stored."""
+    """A run of messages that is being stored."""
 
     __slots__ = ("accepted", "producer", "run", "started_ms")
 
@@ -101,7 +102,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.backlog_age_subscription = ""
         """The subscription that has not read it; empty when the age is unknown."""
         self._internal_producer: InternalProducer | None = None
-        self._refused_producers: set[str] = set()  # whose messages were refused for lack of space
+        self._refused_producers: set[str] = set()  # producers whose messages were refused because the disk was full
         self.subscriptions = {}
         self.offload_error = ""
         self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
@@ -152,7 +153,9 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises TopicTerminatedError, ProducerBlockedQuotaExceededException on a full disk, and the errors of the base class."""
+        """Raises TopicTerminatedError, ProducerBlockedQuotaExceededException on a full disk, and the errors of the base
+        class.
+        """
         super().require_admissible(producer)
         if self.ledger.is_terminated:
             raise self._terminated()
@@ -170,10 +173,10 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self._internal_producer
 
     def _require_space(self, producer: Producer) -> None:
-        """Refuse a producer while the disk is full. At that error a client immediately fails all its unsent messages.
+        """Refuse a producer while the disk is full. At that error, a client fails all its unsent messages immediately.
 
-        A producer that reconnects after a refused message is refused only once: each refusal doubles the client's backoff, which
-        delays its recovery after space is freed.
+        A producer that reconnects after a refused message is refused only once, because each refusal doubles the
+        client's backoff, which delays its recovery.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -183,7 +186,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise ProducerBlockedQuotaExceededException(refusal)
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Store the run; receipts follow when it is durable."""
+        """Store the run. Receipts follow when it is durable."""
         if run.txn is not None:
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
@@ -213,7 +216,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.transactions.offered(run)
         try:
             if self._entry_metadata is None:
-                # Metadata of a transaction's messages may have become longer.
+                # The broker may have added the transaction id to the metadata of the messages.
                 size_bytes = run.size_bytes if run.txn is None else sum(map(len, run.payloads))
                 self.ledger.append(run.payloads, run.message_counts, size_bytes, publish)
             else:
@@ -248,7 +251,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self._entry_metadata.stored(messages)
             if (
                 run.txn is None or not run.has_markers
-            ):  # the marker at the end of a transaction is not a published message
+            ):  # The marker at the end of a transaction is not a published message.
                 counters.messages_in += messages
                 counters.entries_in += entries
                 counters.bytes_in += run.size_bytes
@@ -289,6 +292,16 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.deduplication.failed(producer, publish.accepted)
         self.deduplication.landed()
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        assert isinstance(context, Publish)
+        run = context.run
+        head, tail = rows(run, range(entry_count)), rows(run, range(entry_count, len(run.payloads)))
+        # Deduplication follows the last message of the run.
+        return (
+            Publish(context.producer, head, context.started_ms, None),
+            Publish(context.producer, tail, context.started_ms, context.accepted),
+        )
+
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue` on behalf of `part`; None ends that."""
         if queue is None:
@@ -314,7 +327,6 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """As `TopicTransactions.end`. Raises BrokerError: the caller must retry."""
         self.require_open()
         await self.transactions.end(txn, action, low_water_mark)
 
@@ -328,7 +340,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.registry.lock(subscription, purpose)
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """As in the base class. Also raises SubscriptionNotFound if the subscription was deleted."""
+        """Like the base class. Also raises SubscriptionNotFound if the subscription was deleted."""
         if self.subscriptions.get(subscription.name) is not subscription:
             self.require_open()
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request")
@@ -341,14 +353,12 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """Take the lock, then act as `SubscriptionRegistry.durable`."""
         async with self.subscription_lock(name, BEING_MADE):
             return await self.registry.durable(name, is_earliest, may_create, properties)
 
     async def create_subscription(
         self, name: str, first: Position, properties: Mapping[str, str]
     ) -> Subscription | None:
-        """Act as `SubscriptionRegistry.create_if_missing`."""
         return await self.registry.create_if_missing(name, first, properties)
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -364,19 +374,20 @@ class Topic(TopicBase, ManagedLedgerListener):
         return last
 
     async def truncate(self) -> None:
-        """Delete all stored ledgers; skip the entries of the current one. Raises StoreError."""
-        # A compaction would read the deleted entries, and restore them in its view.
+        """Delete all closed ledgers, and skip the entries of the open one. Raises StoreError."""
+        # A running compaction would restore the deleted entries in its view.
         async with self.compaction.dropped():
-            await self.deduplication.snapshot()  # The entries with the state of deduplication are deleted.
+            # The deleted entries are needed to restore deduplication, so a snapshot replaces them.
+            await self.deduplication.snapshot()
             await self.transactions.store()
             await self.ledger.truncate(kept_cursors=OWN_CURSORS)
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 
     async def last_message(self) -> tuple[Position, int]:
-        """Return the position of the last entry that consumers may receive, and the index of its last message if it is a batch,
-        else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader would wait forever for them.
-        Raises StoreError.
+        """Return the position of the last entry that consumers may receive, and the index of its last message if it
+        is a batch, else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader
+        would wait forever for them. Raises StoreError.
         """
         ledger = self.ledger
         last = ledger.read_limit.last_visible(ledger.ledgers)
@@ -394,16 +405,16 @@ class Topic(TopicBase, ManagedLedgerListener):
                 last = ledger.read_limit.visible_up_to(last, ledger.ledgers)
                 continue
             if run is None:
-                last = ledger.read_limit.last_visible(ledger.ledgers)  # It was trimmed meanwhile.
+                last = ledger.read_limit.last_visible(ledger.ledgers)  # The entry was trimmed.
             elif not is_marker(run.payloads[0]):
                 return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
             else:
-                # A reader would wait forever for it.
+                # The entry is damaged.
                 last = ledger.read_limit.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """`position` need not exist. Raises StoreError."""
+        """Return the bytes behind `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes
@@ -413,8 +424,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Close the topic, because another process has taken over the managed ledger. Messages that were received before are stored
-        and answered first.
+        """Close the topic, because another process has taken over the managed ledger. Messages that were received
+        before are stored and answered first.
         """
         if not self.is_fenced:
             self.is_silent = True
@@ -442,7 +453,9 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence the topic and delete all stored data. Raises StoreError; it is closed then, and remaining data can be opened."""
+        """Fence the topic and delete all stored data. Raises StoreError; the topic is closed then, and the remaining
+        data can be opened.
+        """
         self.fence()
         await self.tasks.close()
         await self.registry.ended()
@@ -451,7 +464,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             subscription.release_memory()
         self.broker_context.refusals.forget(str(self.name))
         try:
-            # First, because a later topic of that name must not inherit these policies.
+            # First, so that a later topic of that name does not inherit these policies.
             await self.broker_context.resources.forget_topic(self.name)
             await self.broker_context.schemas.drop(self.name)
             await self.broker_context.ledgers.delete(self.ledger)

@@ -1,6 +1,6 @@
-"""The common part of persistent and non-persistent topics: producers, policies, limits, and fencing.
+"""The common part of persistent and non-persistent topics: producers, policies, limits and fencing.
 
-This is one of the three fault boundaries: a broken invariant closes the topic, and its clients look it up again.
+A topic is a fault boundary: an exception that shows a bug closes only this topic, and its clients look it up again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class TopicBase(ABC):
         epoch: int | None,
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`start_unload` closes the topic in the background for a reason. `tasks` end before the topic's storage is closed."""
+        """`start_unload` closes the topic in the background and logs the given reason. `tasks` end before the topic's
+        storage is closed.
+        """
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
@@ -76,7 +78,6 @@ class TopicBase(ABC):
         return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """Apply policies of this topic, or of its partitioned topic."""
         self.shared.set_own_policies(policies)
         self.policies_changed()
 
@@ -96,7 +97,7 @@ class TopicBase(ABC):
         self._publish_checks = publish_checks(self.policies, is_encryption_required=self.shared.is_encryption_required)
 
     def renew_publish_throttle(self) -> None:
-        """A publisher that waits for a limit that no longer exists continues."""
+        """Replace the publish limits. Publishers that wait for a removed limit continue."""
         if is_system_topic(self.name):
             return
         broker_context, policies, before = self.broker_context, self.policies, self.publish_throttle
@@ -121,13 +122,12 @@ class TopicBase(ABC):
         return self.shared.last_used_ms
 
     def require_open(self) -> None:
-        """Raises TopicFenced."""
         self.shared.require_open()
 
     @property
     @abstractmethod
     def ledger_counters(self) -> LedgerCounters:
-        """Zeros without a managed ledger."""
+        """The counters of the managed ledger; zeros without one."""
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
@@ -143,7 +143,6 @@ class TopicBase(ABC):
         """Durable on return, if the topic stores anything. Raises StoreError."""
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
-        """As `ProducerRegistry.close_all`."""
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
@@ -151,15 +150,14 @@ class TopicBase(ABC):
         self.require_open()
 
     async def drained(self) -> None:
-        """Wait until everything that the attached producers have published is answered."""
         for producer in list(self.producers.values()):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
         """Run `ending`, and then, whatever its result, close all producers.
 
-        Messages that arrive from now on are dropped. Earlier messages are answered first, because a client sends all unanswered
-        messages again, and they would be stored twice.
+        Messages that arrive during `ending` are dropped. Earlier ones are answered first: otherwise clients would send
+        them again, and they would be stored twice.
         """
         self.is_silent = True
         try:
@@ -177,7 +175,8 @@ class TopicBase(ABC):
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Accept a run; the producer's peer receives the answers now or later."""
         if producer.is_closed and producer.refusal is not None:
-            # It was fenced while this run waited, and its client does not know: a dropped run would never be answered.
+            # It was fenced while this run waited. A dropped run would never be answered, because its client does not
+            # know of the fencing.
             self._refuse(producer, run, producer.refusal)
             return
         if self.shared.is_fenced or producer.is_closed or self.is_silent:
@@ -193,8 +192,7 @@ class TopicBase(ABC):
         self._accept(producer, run)
 
     @abstractmethod
-    def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Publish an admissible run."""
+    def _accept(self, producer: Producer, run: SendRun) -> None: ...
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
         self.shared.refused(producer.name, producer.peer.address, run, error)
@@ -215,16 +213,14 @@ class TopicBase(ABC):
 
     @property
     def subscriptions_being_made(self) -> int:
-        """Subscriptions that are being created, which limits count already."""
         return 0
 
     @abstractmethod
-    def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]:
-        """As `SubscriptionRegistry.lock`. Raises TopicFenced, and TooManyRequests."""
+    def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]: ...
 
     @abstractmethod
     async def delete_subscription(self, subscription: SubscriptionBase) -> None:
-        """Delete it permanently, under its lock, and close its consumers. Raises StoreError."""
+        """Delete the subscription permanently, under its lock, and close its consumers. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Attach `consumer` to `subscription`, under its lock. Raises ConsumerBusy, AuthorizationError."""
@@ -239,7 +235,6 @@ class TopicBase(ABC):
         self.shared.in_use()
 
     def fail(self, bug: Exception) -> None:
-        """See `TopicContext.fail`."""
         self.shared.fail(bug)
 
     def fence(self) -> None:
@@ -247,7 +242,7 @@ class TopicBase(ABC):
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:
-            self.publish_throttle.close(None)  # Its producers are gone: clients that wait for it continue.
+            self.publish_throttle.close(None)  # Its producers are gone, so no client must wait for it.
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()

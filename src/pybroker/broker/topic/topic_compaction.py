@@ -1,10 +1,10 @@
-"""The compaction of one topic: start, status of the last one, and deletion of the compacted view.
+"""The compaction of one topic: start, result of the last one, and deletion of the compacted view.
 
-The durable subscription `__compaction` is at the end of the last compaction, so later entries are not trimmed. It has no consumers.
-The first compaction creates it; its deletion deletes the view.
+The durable subscription `__compaction` has the position of the last compaction, so later entries are not trimmed. It
+has no consumers. The first compaction creates it; deleting it deletes the view.
 
-Invariants: at most one compaction of a topic runs. It has ended, and an incomplete result is deleted, before the topic's ledger is
-closed.
+Invariants: at most one compaction of a topic runs. It ends, and an incomplete result is deleted, before the topic's
+ledger is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CompactionStatus(StrEnum):
-    """The status of the last compaction, in the spelling of REST."""
+    """The status of the last compaction, as named in REST."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -42,7 +42,7 @@ class CompactionStatus(StrEnum):
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """Since the topic was loaded; `last_` begins figures of the last compaction."""
+    """Counters since the topic was loaded; names with `last_` are of the last compaction."""
 
     succeeded: int = 0
     failed: int = 0
@@ -73,11 +73,10 @@ class TopicCompaction:
         self.counters = CompactionCounters()
         self._alone = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._last_index_of = (-1, -1)  # ledger of the view, last message of its last entry
+        self._last_index_of = (-1, -1)  # ledger of the view, index of the last message of its last entry
 
     @property
     def is_running(self) -> bool:
-        """Whether a compaction runs, or is queued."""
         return self.status is CompactionStatus.RUNNING
 
     @property
@@ -125,16 +124,16 @@ class TopicCompaction:
         end = self._ledger.read_limit.last_readable(self._ledger.ledgers)
         view = self._ledger.compacted
         if not self._ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
-            return  # There is nothing new.
+            return  # No entries were added since the last compaction.
         logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
         await compactor.run(end)
-        # After the view is stored, its source entries may be trimmed.
+        # Only now that the view is stored may the source entries be trimmed.
         subscription = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
         if subscription is not None:
             await subscription.cursor.expire_to(end)
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
-        """`error` is no failure if the topic is being closed or the view deleted."""
+        """Count the result. `error` is no failure if the topic is being closed or the view deleted."""
         counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -167,7 +166,7 @@ class TopicCompaction:
             )
 
     async def start_if_due(self) -> None:
-        """Start if more than the policies allow is not compacted. Raises StoreError."""
+        """Start a compaction if more bytes than the policies allow are not compacted. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
@@ -185,12 +184,15 @@ class TopicCompaction:
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
         """Delete the view, and prevent compactions within this context. Raises StoreError."""
-        await self.drop()
-        async with self._alone:
+        self._ledger.interrupt_compaction()
+        async with self._alone:  # Compactions that begin from now on wait behind this in the queue of the lock.
+            await self.drop()
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """For compacted readers; None if the last entry is behind the view. Raises StoreError."""
+        """Return the last message for consumers that read compacted; None if it is behind the view. Raises
+        StoreError.
+        """
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
             last = ledger.read_limit.last_visible(ledger.ledgers)
@@ -203,14 +205,14 @@ class TopicCompaction:
             except StoreError:
                 if ledger.compacted is view:
                     raise
-                continue  # It was replaced meanwhile.
+                continue  # A compaction has replaced the view.
             return entry.position, await self._last_index(view.ledger, entry.payload)
         return None
 
     async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
-        """Return the last remaining message of the view's last entry if it is a batch, else -1.
+        """Return the index of the last remaining message of the view's last entry if it is a batch, else -1.
 
-        Cached for each view: clients ask often, and a large batch must be decompressed.
+        Cached for each view, because clients ask often and a large batch must be decompressed.
         """
         async with self._looking:
             if self._last_index_of[0] != view_ledger_id:

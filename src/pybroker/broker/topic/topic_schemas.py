@@ -1,8 +1,8 @@
-"""The effect of a client's schema on a topic: it is registered, known already, or refused.
+"""The check of a client's schema against the schemas of a topic: it is registered, known already, or refused.
 
-The rules are policies. A producer's schema is registered, or must be known if clients may not create versions. A consumer's schema
-is registered if it is the first and the topic is unused; otherwise it must be able to read the existing messages. A client without
-a schema is accepted, except for a producer where schemas are enforced.
+A producer's schema is registered, or must be known if clients may not create versions. A consumer's schema is
+registered if it is the first and the topic is unused; otherwise it must be able to read the existing messages. A client
+without a schema is accepted, except a producer where policies enforce schemas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
 
 
 async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
-    """Raises IncompatibleSchema, InvalidSchema, StoreError."""
     schemas = topic.broker_context.schemas
     if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
         await _register(topic, schema)
@@ -62,7 +61,7 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
 
 
 def _is_used(topic: TopicBase) -> bool:
-    """Whether there are clients or messages that a first schema might not fit."""
+    """Return whether there are clients or messages that a first schema might not fit."""
     return (
         bool(topic.producers)
         or _has_messages(topic)

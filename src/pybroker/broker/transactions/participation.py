@@ -1,9 +1,9 @@
-"""Admission of messages and acknowledgements of a transaction: only while it is open, for the role that owns it, at topics and
-subscriptions that its coordinator has registered.
+"""Admission of messages and acknowledgements of a transaction: only while it is open, from its owner's role, and at
+topics and subscriptions that its coordinator has registered.
 
-Others would never be committed or aborted: they would block readers, or never be delivered, until a low-water mark passes the id,
-which never happens for an invented one. So all open transactions of topics are known to their coordinator, and its limit bounds
-them (`maxOpenTransactionsSizeInMB`). While a coordinator reads its log, everything is admitted.
+Others would never be committed or aborted: they would block readers, or never be delivered. So the coordinators know
+all open transactions of topics and limit them (`maxOpenTransactionsSizeInMB`). While a coordinator reads its log,
+everything is admitted.
 """
 
 from __future__ import annotations

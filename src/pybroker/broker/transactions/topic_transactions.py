@@ -1,16 +1,18 @@
-"""The transactions of one topic: the acceptance of their messages, their ends, and their durable state.
+"""The transactions of one topic: their messages, their ends, and their durable state.
 
-The durable state is the cursor `pulsar.transactions`, which is created with the first message of a transaction, and a snapshot of
-the buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. Later entries are read again when the topic is loaded
-(`transaction_recovery.py`), so the cursor protects them from being trimmed. A snapshot is taken after a number of ended
-transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the position moves.
+The durable state is the cursor `pulsar.transactions`, created with the first message of a transaction, and a snapshot
+of the buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is loaded, later entries
+are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot is stored after a
+number of ended transactions, after some time, when the ledger changes and when the topic is closed. It is durable
+before the position moves.
 
-Operation: the end of a transaction is a marker behind its messages. When the marker is durable, the transaction has ended, also for
-readers. A terminated topic accepts no markers, and a transaction without messages here needs none. In these cases the snapshot
-contains the end, so that late messages are refused, also after a restart.
+Operation: a transaction ends when a marker behind its messages is durable. A terminated topic accepts no marker, and a
+transaction without messages here needs none; then the snapshot contains the end, so that late messages are refused,
+also after a restart.
 
-Invariants: the managed ledger's visibility is the buffer's. No message of a transaction is stored before the cursor. Each request
-that waits for an end is completed, or refused when the topic closes.
+Invariants: the managed ledger's max read position and aborted entries are those of the buffer. No message of a
+transaction is stored before the cursor. Each request that waits for an end is answered, or refused when the topic
+closes.
 """
 
 from __future__ import annotations
@@ -46,10 +48,9 @@ SNAPSHOT_ENTRIES = 100_000
 
 
 class TransactionTopic(Protocol):
-    """The topic of the transactions."""
+    """The topic, for its transactions."""
 
-    def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept a run like one of a client."""
+    def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
         """Pass a run to the ledger. Return False if the ledger refuses it; `producer` has received the error then."""
@@ -57,12 +58,11 @@ class TransactionTopic(Protocol):
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue` on behalf of `part`; None ends that."""
 
-    def wake_subscriptions(self) -> None:
-        """React to entries that readers may see now."""
+    def wake_subscriptions(self) -> None: ...
 
 
 class TopicTransactions(CursorOwner):
-    """The store asks it for snapshots."""
+    """The cursor store calls it for snapshots."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class TopicTransactions(CursorOwner):
         self._ledger = ledger
         self._owner = owner
         self._record_id = ""
-        self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
+        self._waiting: list[tuple[Producer, SendRun]] = []  # messages that wait until the cursor is durable
         self._begun: asyncio.Event | None = None
-        self._has_said_why = False  # its creation failed
+        self._has_said_why = False  # whether the failure to create the cursor is logged
         self._endings: dict[TxnId, _Ending] = {}
-        self._unsaved: set[TxnId] = set()  # ended in memory only: the snapshot is not stored yet
+        self._unsaved: set[TxnId] = set()  # transactions whose end is not in a stored snapshot yet
         self._is_closed = False
         self._saving = asyncio.Lock()
         self._is_snapshot_due = False
@@ -90,7 +90,7 @@ class TopicTransactions(CursorOwner):
         self.last_snapshot_ms = 0
         """In milliseconds since 1970; 0 if none was stored since the load."""
         self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
-        self._an_end = asyncio.Event()  # set at the end of each transaction, and of the topic
+        self._an_end = asyncio.Event()  # set at the end of each transaction, and when the topic closes
         self.waiting_readers = 0
         """Requests that wait until the end of a committed transaction is known."""
         if buffer is not None:
@@ -99,7 +99,9 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages of a transaction into admitted and refused ones. Add the transaction's id to metadata without it."""
+        """Split messages of a transaction into admitted and refused ones. Add the transaction's id to metadata
+        without it.
+        """
         assert run.txn is not None
         assert self.buffer is not None
         try:
@@ -109,7 +111,7 @@ class TopicTransactions(CursorOwner):
         topic = self._topic
         refused_part = topic.broker_context.taking_part(run.txn, producer.peer.role, str(topic.name), None)
         if refused_part is not None:
-            # At any other error clients reconnect and send it again.
+            # At any other error, clients reconnect and send the messages again.
             return rows(run, ()), [(run, NotAllowedError(str(refused_part)))]
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -121,12 +123,13 @@ class TopicTransactions(CursorOwner):
                     f"The metadata of a message of transaction {run.txn} names another transaction"
                 )
         kept, refused = split(run, errors)
-        kept.has_markers = False  # from here on set only for the marker of an end
+        kept.has_markers = False  # From here on set only for the marker of an end.
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages without a transaction. Metadata with a transaction id are refused: after a reload, when messages are
-        classified by their metadata, the message would be blocked. Only the broker may publish transaction markers.
+        """Split messages without a transaction. Metadata that contain a transaction id are refused: after a reload,
+        messages are classified by their metadata, and such a message would be blocked. Only the broker may publish
+        transaction markers.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -141,7 +144,7 @@ class TopicTransactions(CursorOwner):
 
     @property
     def is_ready(self) -> bool:
-        """Whether messages of transactions are accepted; call `wait` otherwise."""
+        """Whether messages of transactions are accepted; if not, call `wait`."""
         return self.buffer is not None
 
     @property
@@ -150,7 +153,6 @@ class TopicTransactions(CursorOwner):
         return self._begun is not None
 
     def wait(self, producer: Producer, run: SendRun) -> None:
-        """Publish `run` once the cursor is durable."""
         self._waiting.append((producer, run))
         self._begin_once()
 
@@ -172,7 +174,7 @@ class TopicTransactions(CursorOwner):
             self._show(buffer)
         except StoreError as failure:
             error = failure
-            if not self._has_said_why:  # clients repeat the message immediately
+            if not self._has_said_why:  # Logged once, because clients repeat the message immediately.
                 self._has_said_why = True
                 logs.error("transactions.start_failed", topic=topic.name, error=str(failure))
         finally:
@@ -223,13 +225,14 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """Of a transaction that was open at the load and may be committed, or None."""
+        """A transaction that was open when the topic was loaded and may be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
         """Wait until readers see the messages of all transactions that were committed before the topic was loaded.
 
-        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic is closed.
+        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic
+        is closed.
         """
         if self.pending_end is None:
             return
@@ -244,8 +247,9 @@ class TopicTransactions(CursorOwner):
         except TimeoutError:
             if (left := self.pending_end) is not None:
                 raise ServiceNotReady(
-                    f"Cannot tell the last message of {self._topic.name}: transaction {left.txn} {left.reason}. Waited "
-                    f"{timeout_s:g} s (transactionBufferEndsWaitTimeInMillis). Try again; explain of the topic shows the cause"
+                    f"Cannot determine the last message of {self._topic.name}: transaction {left.txn} {left.reason}. The request "
+                    f"has waited for {timeout_s:g} s (transactionBufferEndsWaitTimeInMillis). Try again; `pybroker explain` of "
+                    "the topic shows the cause"
                 ) from None
         finally:
             self.waiting_readers -= 1
@@ -253,8 +257,9 @@ class TopicTransactions(CursorOwner):
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction. Durable on return. An unknown transaction has nothing left to do. `low_water_mark`: all transactions
-        of that coordinator up to it have ended. Raises BrokerError; nothing is lost then, and the caller must retry.
+        """Commit or abort the transaction. Durable on return. An unknown transaction has nothing to end.
+        `low_water_mark`: all transactions of the coordinator up to it have ended. Raises BrokerError; nothing is
+        lost then, and the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
@@ -320,7 +325,7 @@ class TopicTransactions(CursorOwner):
             self._changes += 1
             await self.store()
         except StoreError as error:
-            # It has ended here, but may be open after a restart: the caller must retry, as with a marker.
+            # It has ended in memory, but may be open after a restart: the caller must retry.
             self._unsaved.add(txn)
             self._endings.pop(txn, None)
             _fail(ending, error.answer())
@@ -360,7 +365,9 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
+        """Store a snapshot, and allow trimming of the entries that it covers. Raises StoreError; the next snapshot
+        includes it.
+        """
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
             if buffer is None or cursor is None or not (self._changes or self._entries_since):
@@ -386,7 +393,6 @@ class TopicTransactions(CursorOwner):
             self.last_snapshot_ms = self._topic.runtime.clock.wall_ms()
 
     def snapshot(self) -> bytes:
-        """Return the snapshot, without deleted ledgers."""
         assert self.buffer is not None
         self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
         return self.buffer.snapshot()
@@ -405,11 +411,11 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all pending ends: the ledger is closed or deleted. Their callers retry elsewhere."""
+        """Fail all pending ends, because the ledger is closed or deleted. Their callers retry."""
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
-            self._begun.set()  # a task that is cancelled before its first step does not set it
+            self._begun.set()  # A task that is cancelled before its first step does not set it.
         for ending in self._endings.values():
             _fail(ending, ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again"))
         self._endings.clear()
@@ -438,15 +444,14 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """No client may send one."""
+    """Return whether the run is a transaction marker, which no client may send."""
     return run.has_markers
 
 
-def _leave(producer: Producer) -> None:
-    """It was nowhere attached."""
+def _leave(producer: Producer) -> None: ...
 
 
 def _fail(ending: _Ending, error: BrokerError) -> None:
     if not ending.done.done():
         ending.done.set_exception(error)
-        ending.done.exception()  # mark as retrieved: the waiter may be gone
+        ending.done.exception()  # mark as retrieved: there may be no waiter

@@ -1,14 +1,16 @@
 """The messages of a topic that belong to open or aborted transactions. Pure.
 
-Each open transaction has a bitmap of entries per ledger, and all aborted transactions and markers share one per ledger. So the
-check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and the memory of
-aborted messages is released with their ledgers.
+Each open transaction has a bitmap of entries per ledger; aborted messages and markers share one per ledger. So checking
+an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and the memory of
+aborted messages is freed with their ledgers.
 
-Operation: `offered` when messages are passed to the store, `stored` or `failed` afterwards; `offered_end` and `ended` or
-`end_failed` for the marker. Stored entries are reported in the order of the ledger, live and during recovery.
+Operation: the caller reports messages with `offered` when they are passed to the store, and `stored` or `failed`
+afterwards; markers with `offered_end` and `ended` or `end_failed`. Stored entries are reported in the order of the
+ledger, also during recovery.
 
-Invariants: open transactions are in the order of their first messages, so the first one determines the max read position; an entry
-is in one open transaction or aborted, never both; an ended transaction never opens again while it is remembered.
+Invariants: open transactions are in the order of their first messages, so the first one determines the max read
+position; an entry belongs to one open transaction or is aborted, never both; an ended transaction never opens again
+while it is remembered.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 class _Snapshot(msgspec.Struct, array_like=True):
     """The state up to and including `up_to`, with portable roaring bitmaps.
 
-    Transactions are decoded one by one, so a thread that restores thousands of them releases the interpreter lock in between.
+    Transactions are decoded one by one, so a thread that restores thousands of them releases the interpreter lock in
+    between.
     """
 
     version: int
@@ -93,7 +96,7 @@ class TransactionBuffer:
         self.committed_total = 0
         self.aborted_total = 0
         self._in_flight: dict[TxnId, int] = {}
-        self._only_in_flight = 0  # transactions without stored messages
+        self._only_in_flight = 0  # number of transactions without stored messages
         self._ending: set[TxnId] = set()
         self._ended: OrderedDict[TxnId, None] = OrderedDict()
         self._low_water_marks: dict[int, int] = {}
@@ -105,7 +108,7 @@ class TransactionBuffer:
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Whether it has messages here, stored or being stored, and has not ended."""
+        """Return whether the transaction has messages here, stored or being stored, and has not ended."""
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -116,7 +119,7 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """All transactions of that coordinator up to this `least` have ended; 0 if it is unknown."""
+        """Return the `least` up to which all transactions of that coordinator have ended; 0 if it is unknown."""
         return self._low_water_marks.get(coordinator, 0)
 
     def highest_ids(self) -> dict[int, int]:
@@ -145,7 +148,7 @@ class TransactionBuffer:
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
-        """`entries` of the messages being stored are not stored."""
+        """Record that `entries` of the messages being stored are not stored."""
         left = self._in_flight[txn] - entries
         assert left >= 0, "more messages came back than were on their way"
         if left:
@@ -155,7 +158,7 @@ class TransactionBuffer:
             self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """`entries` of the messages being stored are durable."""
+        """Record that `entries` of the messages being stored are durable."""
         self.failed(txn, entries)
         self.found(txn, first, entries, now_ms, owner)
 
@@ -181,17 +184,17 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Its marker, or the snapshot with its end, is being stored. No message of it follows."""
+        """Record that its marker, or the snapshot with its end, is being stored. No message of it follows."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
-        """The marker is not stored: it is open as before."""
+        """Record that the marker is not stored: the transaction is open as before."""
         self._ending.discard(txn)
         if txn.least <= self.low_water_mark(txn.most):
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """`marker` is None if none could be stored or none was needed."""
+        """Record the end. `marker` is None if none could be stored or none was needed."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -208,7 +211,7 @@ class TransactionBuffer:
         self.note_ended(txn)
 
     def note_ended(self, txn: TxnId) -> None:
-        """It has ended, perhaps without a message here: later messages are refused."""
+        """Record the end of a transaction, perhaps without messages here, so that later messages are refused."""
         if txn.least > self.low_water_mark(txn.most):
             self._ended[txn] = None
             self._ended.move_to_end(txn)
@@ -216,9 +219,9 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there. Return those that are open or being stored here,
-        oldest first, which the caller aborts, because their messages came too late. They are returned each time until their markers
-        are being stored.
+        """Record that all transactions of that coordinator up to `least` have ended. Return those that are open or
+        being stored here, oldest first: their messages came too late, and the caller aborts them. They are returned
+        by each call until their markers are being stored.
         """
         before = self.low_water_mark(coordinator)
         if least > before:
@@ -227,21 +230,21 @@ class TransactionBuffer:
                 del self._ended[txn]
         elif coordinator not in self._has_late:
             return []
-        # Transactions that the mark passed earlier have ended, or are known to remain.
+        # Transactions below an earlier mark have ended, or are known to remain.
         above = 0 if coordinator in self._has_late else before
         late = [txn for txn in self._late(coordinator, above) if txn not in self._ending]
         (self._has_late.add if late else self._has_late.discard)(coordinator)
         return late
 
     def _late(self, coordinator: int, above: int) -> list[TxnId]:
-        """Return the known transactions behind `above` and up to the coordinator's mark, the oldest first."""
+        """Return the known transactions from `above` (exclusive) to the coordinator's mark, oldest first."""
         mark = self.low_water_mark(coordinator)
         late = passed_by(self.open, coordinator, above, mark)
         late.sort(key=lambda txn: self.open[txn].first)
         return late + [txn for txn in passed_by(self._in_flight, coordinator, above, mark) if txn not in self.open]
 
     def recovered(self) -> None:
-        """Abort transactions below the low-water mark without a marker."""
+        """Finish recovery: abort transactions below the low-water mark without a marker."""
         for coordinator in self._low_water_marks:
             for txn in self._late(coordinator, 0):
                 self.ended(txn, TxnAction.ABORT, None)
@@ -254,7 +257,6 @@ class TransactionBuffer:
             hidden |= bitmap
 
     def forget_ledgers(self, has_ledger: Callable[[int], bool]) -> None:
-        """Forget entries of deleted ledgers."""
         gone = [ledger_id for ledger_id in self.hidden if not has_ledger(ledger_id)]
         for ledger_id in gone:
             del self.hidden[ledger_id]

@@ -1,6 +1,5 @@
-"""Recovery of a topic's transactions when it is loaded: the last snapshot, and the entries behind it.
-
-A topic that never had a transaction has no snapshot, and nothing is read.
+"""Recovery of a topic's transactions when it is loaded: the last snapshot, and the entries behind it. A topic that
+never had a transaction has no snapshot, and nothing is read.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Progress:
 async def recover(
     ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
 ) -> TransactionBuffer | None:
-    """None for a topic without transactions. Raises StoreError after closing the ledger."""
+    """Return None for a topic without transactions. Raises StoreError after closing the ledger."""
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:
         return None
@@ -86,7 +85,7 @@ async def _replay(
             position = _behind(ledger, position, ledger.ledgers.entry_count_of(position.ledger_id) - 1, damage)
             continue
         if run is None:
-            continue  # It was trimmed meanwhile.
+            continue  # The entry was trimmed.
         for index in range(len(run.payloads)):
             note_stored(buffer, run, index)
             if index % _SLICE_ENTRIES == 0 and clock.monotonic_ms() >= slice_ends_ms:
@@ -109,8 +108,8 @@ def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
 
 
 def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-    """Return the position behind unreadable entries. If the end of a transaction was among them, it stays open here until its
-    coordinator ends it again, or the low-water mark has passed it.
+    """Return the position behind unreadable entries. If the end of a transaction was among them, it stays open here
+    until its coordinator ends it again, or the low-water mark has passed it.
     """
     last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
     logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))

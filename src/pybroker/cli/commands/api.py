@@ -48,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def json_body(text: str) -> object:
-    """Parse a value. Raises WrongUsage for text that is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

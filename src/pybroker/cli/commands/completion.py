@@ -1,6 +1,6 @@
 """`pybroker completion`: Print a script that completes commands, options and their values in bash or zsh.
 
-It is generated from the parsers and calls no broker.
+The script is generated from the parsers. It calls no broker.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The possible continuations of `pybroker PATH`."""
+    """Possible words after `pybroker PATH`."""
 
     path: str
     commands: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
-    """By option: its possible values, `-files`, or `-any` for free text."""
+    """Possible values by option: words, `-files` for file names, `-any` for free text."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,12 +104,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script for the shell."""
     return (_BASH if shell == "bash" else _ZSH).format(tables=_tables(list(completed())))
 
 
 def completed() -> Iterator[Completed]:
-    """Everything that can be completed; imports all commands."""
+    """Yield the completions of all commands. Imports every command."""
     from pybroker.cli.command_table import COMMANDS  # noqa: PLC0415  (that module imports this one by name)
     from pybroker.cli.program import overview  # noqa: PLC0415  (the same)
 

@@ -1,6 +1,7 @@
-"""`pybroker consume`: Receive messages of a subscription, or read a topic without one, and write them to standard output.
+"""`pybroker consume`: Receive messages of a subscription, or read a topic without one, and write them to standard
+output.
 
-With a subscription, a message is acknowledged after it is written. Without one, the topic keeps no trace of the reader.
+With a subscription, a message is acknowledged after it is written. Without one, the broker stores no position.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ pybroker consume pictures -n 1 --values --no-newline > picture.png
 DEFAULT_QUEUE = 1000
 MAX_QUEUE = 1_000_000
 MAX_AT_ONCE = 100
-"""So many messages are written before they are acknowledged together."""
+"""Messages that are written before one acknowledgement request."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +153,7 @@ def _end_of_value(options: argparse.Namespace) -> bytes | None:
 
 
 async def _open(client: PulsarClient, options: argparse.Namespace) -> MessageConsumer:
-    # Queued messages reach other consumers late, so the queue is not larger than the number of messages to consume.
+    # A larger queue would take messages away from other consumers.
     queue = min(options.queue, options.count or options.queue)
     if options.subscription is None:
         return await client.reader(
@@ -182,7 +183,7 @@ def _first(given: Start | None) -> MessageId:
 
 
 class Writer:
-    """Writes messages on demand. When `write` returns, the reader of the output has them."""
+    """Writes messages. When `write` returns, the reader of the output has them."""
 
     def __init__(self, output: Output, end_of_value: bytes | None) -> None:
         self._output = output
@@ -203,7 +204,7 @@ class Writer:
 
 
 class Session:
-    """Receives, writes, and acknowledges, in that order: a message that could not be written is redelivered."""
+    """Receives, writes, then acknowledges: a message that could not be written is redelivered."""
 
     def __init__(
         self, consumer: MessageConsumer, writer: Writer, options: argparse.Namespace, until: UntilSignal
@@ -219,7 +220,7 @@ class Session:
         self._damaged = 0
 
     async def run(self) -> int:
-        """The exit code. Raises Interrupted, or why there will be no more messages."""
+        """Return the exit code. Raises Interrupted, or the error that ends the consumer."""
         while self._most is None or self._taken < self._most:
             if self._stops_at_end and not await self._until.wait(self._consumer.has_more()):
                 break
@@ -242,7 +243,7 @@ class Session:
     async def _acknowledge(self, messages: Sequence[Message]) -> None:
         try:
             await self._consumer.ack(*messages, wants_receipt=True)
-        except ConnectionLost as error:  # the consumer attaches again by itself
+        except ConnectionLost as error:  # the consumer reconnects
             say(f"{len(messages)} acknowledgements may be lost, and these messages may be delivered again: {error}")
 
     async def _receive(self) -> list[Message]:

@@ -1,6 +1,6 @@
-"""`pybroker skip`, `seek` and `delete`: move the position of a subscription, or delete a subscription or a topic.
+"""`pybroker skip`, `seek` and `delete`: Move a subscription's position, or delete a subscription or topic.
 
-These commands ask for confirmation, because the subscription may lose messages.
+The commands ask for confirmation, because messages may be lost.
 """
 
 from __future__ import annotations

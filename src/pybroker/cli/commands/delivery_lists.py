@@ -22,19 +22,19 @@ from pybroker.model.names import TopicName
 
 DEFAULT_LIMIT = 100
 ROWS_AT_ONCE = 500
-"""A table is formatted for this number of rows at a time, so long lists appear early and take little memory."""
+"""Rows that are formatted as one table, so that long lists start early and use little memory."""
 Item = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One of the lists: its call, and how an item is shown."""
+    """One list: its REST call and the format of its items."""
 
     call: str
     member: str
     head: Sequence[str]
     row: Callable[[Item, int], list[Cell]]
-    """Returns the cells of an item. The second argument is the current time in milliseconds."""
+    """Returns the cells of an item, with the current time in milliseconds as second argument."""
     nothing: str
     text: str
     examples: str
@@ -42,7 +42,6 @@ class Listing:
 
 
 def key_of(item: Mapping[str, Any]) -> str | None:
-    """Return the key of a REST document as text; None for a message without a key."""
     if item.get("keyBase64") is not None:
         return _bytes_text(item["keyBase64"])
     key = item.get("key")
@@ -54,7 +53,6 @@ def _bytes_text(encoded: object) -> str:
 
 
 def consumer_text(consumer: object) -> str | None:
-    """Return the name of a consumer, or its address if it has no name."""
     if not isinstance(consumer, dict):
         return None if consumer is None else str(consumer)
     return str(consumer.get("name") or consumer.get("address"))
@@ -200,7 +198,6 @@ pybroker explain orders billing                  the cause, and what to do
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the list that has the parser's name."""
     listing = LISTINGS[parser.prog.split()[-1]]
     described(parser, listing.text, listing.examples)
     parser.add_argument("topic", type=topic, metavar="TOPIC")
@@ -229,7 +226,7 @@ def _draw(rest: AdminRest, options: argparse.Namespace, names: Sequence[TopicNam
     total: int | None = None
     for name in names:
         pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
-        if left <= 0:  # the limit is reached: only the count follows
+        if left <= 0:  # the limit is reached; the total follows
             total = _sum(total, pages.counted())
             continue
         if output.is_json:
@@ -266,7 +263,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
 
 
 class _Pages:
-    """Iterates over the items of all pages; `total` is that of the first page."""
+    """Iterates over the items of all pages. `total` is that of the first page."""
 
     def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
         self.total: int | None = None
@@ -277,7 +274,7 @@ class _Pages:
         self._limit = limit
 
     def counted(self) -> int | None:
-        """Return the total number of items if the list has one. Fetches only the first item."""
+        """Return the list's total, if it has one. Fetches one item only."""
         total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
         return None if total is None else int(total)
 
@@ -289,7 +286,7 @@ class _Pages:
 
 
 def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages, now_ms: int) -> int:
-    """Write the items as tables of some hundred rows. Return their number."""
+    """Write the items in tables of at most ROWS_AT_ONCE rows. Return their number."""
     shown = 0
     iterator = iter(items)
     while rows := [listing.row(item, now_ms) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:

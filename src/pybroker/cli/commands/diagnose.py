@@ -1,8 +1,8 @@
 """`pybroker diagnose`: collect the state of a broker in one archive, for a report of a problem.
 
-The archive contains versions, configuration, metrics, stacks, the recent log, and the findings of `explain` with the statistics
-of the worst topics. Secrets are masked, and payloads of messages are not part of it. Names of topics, subscriptions and clients,
-and keys of blocked messages, are: look through the archive before you pass it on.
+The archive contains versions, configuration, metrics, stacks, the recent log, and the findings of `explain` with
+statistics of the worst topics. Secrets are masked and message payloads omitted. It does contain names of topics,
+subscriptions and clients, and keys of blocked messages; check it before sending it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     path = options.output or Path(f"pybroker-diagnose-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
     with AdminRest(broker_of(options)) as rest:
-        diagnostics = rest.get("/admin/v3/diagnostics")  # if this fails, there is nothing to collect
+        diagnostics = rest.get("/admin/v3/diagnostics")  # without this, there is nothing to collect
         files, failures = collect(rest, diagnostics)
     if failures:
         files["failures.txt"] = "\n".join(failures).encode() + b"\n"
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         ) from error
     output = output_of(options)
     output.line(
-        f"Wrote {path} ({size(path.stat().st_size)}, {len(files)} files). Look through it before you pass it on."
+        f"Wrote {path} ({size(path.stat().st_size)}, {len(files)} files). It contains names and keys: check it before sending it."
     )
     for failure in failures:
         output.line(f"Not collected: {failure}")
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def collect(rest: AdminRest, diagnostics: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files by name, and a sentence for each that could not be collected."""
+    """Return the files by name, and a sentence for each file that could not be collected."""
     files = {"log.txt": "\n".join(diagnostics.pop("log")).encode() + b"\n"}
     files["process.json"] = _encoded({**diagnostics, "clientVersion": __version__})
     failures: list[str] = []
@@ -107,14 +107,14 @@ def collect(rest: AdminRest, diagnostics: dict[str, Any]) -> tuple[dict[str, byt
     names = list(dict.fromkeys(str(each["topic"]) for each in stuck))[:WORST_TOPICS]
     for number, name in enumerate(names):
         topic = path_of(TopicName.parse(name))
-        # Topics may have any name, so the files are numbered; `explain.json` has the names in the same order.
+        # Files are numbered, because topics may have any name. `explain.json` lists the topics in the same order.
         for file, last in (("explain", "explain"), ("stats", "stats"), ("internal", "internalStats")):
             add(f"topics/{number}-{file}.json", partial(document, f"{topic}/{last}"))
     return files, failures
 
 
 def write_archive(path: Path, files: dict[str, bytes]) -> None:
-    """Write a compressed archive that only its owner can read. Raises OSError."""
+    """Write a compressed archive that only its owner can read."""
     path.touch(mode=0o600)
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():

@@ -7,16 +7,15 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pybroker.cli.admin_rest import AdminRest, path_of, subscription_path
-from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, CommandFailed, WrongUsage
+from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, WrongUsage
 from pybroker.cli.explain_text import ExplainText, Line
-from pybroker.cli.output import DIM, RED, Output, add_json_option, output_of
+from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import moment, printable
-from pybroker.cli.watching import add_watch_option
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import SameBroker, add_broker_options, broker_of, same_broker
 from pybroker.model.names import TopicName
 
@@ -36,10 +35,8 @@ pybroker explain orders billing || echo "stuck"  exit code 3: something is stuck
 Document = dict[str, Any]
 DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
-CLEAR = "\x1b[H\x1b[2J"
-"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
 MAX_PAGE = 500
-"""Maximum topics in one page of the list of stuck topics."""
+"""Topics per page of the list of stuck topics."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +81,11 @@ def run(options: argparse.Namespace) -> int:
         else:
             names = partitions_of_id(rest, options.topic, options.id)
             fetch = partial(_explained, rest, [_path(name, options.subscription) for name in names], query)
-        if options.watch is not None:
-            _watch(output, where, fetch, options.watch)
-        explained = fetch()
+        return show(output, options.watch, partial(_draw, fetch, where))
+
+
+def _draw(fetch: Callable[[], Explained], where: SameBroker, output: Output) -> int:
+    explained = fetch()
     if output.is_json:
         output.document(explained.json)
     else:
@@ -95,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Explained(NamedTuple):
-    """The broker's answer: one document, several for a partitioned topic, or the list of stuck topics."""
+    """The broker's documents: one, several for a partitioned topic, or the list of stuck topics."""
 
     documents: Sequence[Document]
     is_list_of_topics: bool = False
@@ -125,7 +124,7 @@ def _stuck(rest: AdminRest, limit: int) -> Explained:
 
 
 def text_for(output: Output, where: SameBroker) -> ExplainText:
-    """Return the renderer for the terminal's width; for 80 columns where there is no terminal."""
+    """Return the renderer for the terminal's width, or for 80 columns without a terminal."""
     width = output.width or shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
     return ExplainText(width, int(time.time() * 1000), where)
 
@@ -135,46 +134,8 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
         output.line(line.text, *line.styles)
 
 
-def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pause_s: float) -> NoReturn:
-    """Write the explanation again and again until the user presses Ctrl-C.
-
-    A terminal is redrawn; other outputs get one block, or with --json one line, for each time. An error of the first
-    time ends the command; a later one is shown, because a broker that restarts comes back.
-    """
-    is_first = True
-    while True:
-        failure = ""
-        try:
-            explained = fetch()
-        except CommandFailed as error:
-            if is_first:
-                raise
-            failure = str(error)
-        if output.is_terminal and not output.is_json:
-            if not is_first:
-                # The width may have changed.
-                output.width = max(40, shutil.get_terminal_size().columns)
-            output.write(CLEAR)
-        elif not is_first and not output.is_json:
-            output.line()
-        if failure:
-            output.record({"error": failure}) if output.is_json else output.line(printable(failure), RED)
-        elif output.is_json:
-            output.record(explained.json)
-        else:
-            _write(output, explained.lines(text_for(output, where)))
-        if not output.is_json:
-            now = moment(int(time.time() * 1000))
-            output.line()
-            output.line(f"{now}, every {pause_s:g}s; Ctrl-C ends", DIM)
-        output.flush()
-        is_first = False
-        time.sleep(pause_s)
-
-
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Fetch all pages of the broker's stuck topics as one document. Raises NotThere if the broker does not have the
-    call."""
+    """Fetch all pages of the stuck topics as one document. Raises NotThere if the broker does not have this call."""
     found: list[Document] = []
     while True:
         page = {"search": search, "offset": len(found), "limit": min(MAX_PAGE, limit - len(found))}
@@ -185,7 +146,6 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
-    """Raises WrongUsage for options that need a subscription, or exclude one."""
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):
@@ -201,7 +161,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
         raise WrongUsage("--key, --id and --consumer need a subscription: pybroker explain TOPIC SUBSCRIPTION ...")
     if options.producer is not None:
         if options.subscription is not None:
-            raise WrongUsage("--producer belongs to a topic: leave out the subscription")
+            raise WrongUsage("--producer selects a producer of the topic: omit the subscription")
         return {"producer": options.producer}
     return query
 
@@ -217,13 +177,13 @@ def _path(name: TopicName, subscription: str | None) -> str:
 
 
 def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) -> list[TopicName]:
-    """All partitions of the topic, or the one that the id names. Raises WrongUsage for an id that could be of any of them."""
+    """Return the partitions to search: all, or the one in the id. Raises WrongUsage for an ambiguous id."""
     if given is not None and given.partition >= 0 and name.partition_index < 0:
         return [name.partition(given.partition)]
     names = rest.partitions(name)
     if given is not None and len(names) > 1:
         raise WrongUsage(
-            f"{name} has {len(names)} partitions, each with ids of its own: name {name}-partition-N, "
-            "or give the id as LEDGER:ENTRY:PARTITION:INDEX"
+            f"{name} has {len(names)} partitions with separate ids: use {name}-partition-N, "
+            "or write the id as LEDGER:ENTRY:PARTITION:INDEX"
         )
     return names

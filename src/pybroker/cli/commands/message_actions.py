@@ -1,6 +1,6 @@
-"""`pybroker ack`, `redeliver`, `delay` and `disconnect`: actions on single messages or clients, often suggested by `explain`.
+"""`pybroker ack`, `redeliver`, `delay` and `disconnect`: Actions on single messages or clients.
 
-Each named message or client is tried. The exit code is 0 only if all succeeded.
+All named messages or clients are tried. The exit code is 0 only if all succeeded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pybroker delay orders billing 12:345 --until 2026-12-24T18:00:00Z
 """,
     ),
     "disconnect": (
-        "Disconnect a consumer or a producer. Its client reconnects by itself; unacknowledged messages are delivered again.",
+        "Disconnect a consumer or a producer. Its client reconnects; unacknowledged messages are delivered again.",
         """
 pybroker disconnect orders billing --consumer billing-2
 pybroker disconnect orders --producer shop-1
@@ -117,7 +117,7 @@ def _require_entries(ids: Sequence[GivenId]) -> None:
 def _for_each_id(
     options: argparse.Namespace, method: str, path: Callable[[GivenId], str], done: str, body: object = None
 ) -> int:
-    """Send one call for each id. Return EXIT_FAILED if the broker refused one of them."""
+    """Send one request per id. Return EXIT_FAILED if the broker refused any."""
     output = output_of(options)
     outcomes: list[tuple[str, str | None]] = []
     with AdminRest(broker_of(options)) as rest:
@@ -150,14 +150,16 @@ def run_disconnect(options: argparse.Namespace) -> int:
     if options.consumer is not None and options.subscription is None:
         raise WrongUsage("--consumer needs its subscription: pybroker disconnect TOPIC SUBSCRIPTION --consumer NAME")
     if options.producer is not None and (options.subscription is not None or options.consumer_id is not None):
-        raise WrongUsage("a producer has no subscription and no consumer id: pybroker disconnect TOPIC --producer NAME")
+        raise WrongUsage(
+            "--producer takes no subscription and no consumer id: pybroker disconnect TOPIC --producer NAME"
+        )
     output = output_of(options)
     kind = "consumer" if options.producer is None else "producer"
     name = options.consumer if options.producer is None else options.producer
     with AdminRest(broker_of(options)) as rest:
         names = rest.partitions(options.topic)
         outcomes = [(str(each), _disconnected(rest, each, options, f"{kind}/{quote(name, safe='')}")) for each in names]
-    # On partitions it may be attached to some only.
+    # The client may be connected to some partitions only.
     reached = [(each, failure) for each, failure in outcomes if failure is None]
     if output.is_json:
         output.document([{"topic": each, "done": failure is None, "reason": failure} for each, failure in outcomes])
@@ -169,7 +171,7 @@ def run_disconnect(options: argparse.Namespace) -> int:
 
 
 def _disconnected(rest: AdminRest, name: TopicName, options: argparse.Namespace, whom: str) -> str | None:
-    """Return the reason of the failure, or None."""
+    """Disconnect the client. Return the reason of a failure, or None."""
     base = path_of(name) if options.subscription is None else subscription_path(name, options.subscription)
     try:
         rest.change("POST", f"{base}/{whom}/disconnect", query={"consumerId": options.consumer_id})

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from pybroker.cli.admin_rest import AdminRest, Answer, NotThere, subscription_path
+from pybroker.cli.admin_rest import AdminRest, Answer, NotThere, path_of, subscription_path
 from pybroker.cli.exit_codes import EXIT_OK, CommandFailed, say
 from pybroker.cli.message_text import message_document, message_line
 from pybroker.cli.output import add_json_option, output_of
@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     shown = 0
     with AdminRest(broker_of(options)) as rest:
         for name in rest.partitions(options.topic):
+            _require_subscription(rest, name, options.subscription)
             for message in _next(rest, name, options.subscription, options.count):
                 if output.is_json:
                     output.record(message_document(message))
@@ -54,6 +55,12 @@ def run(options: argparse.Namespace) -> int:
     if not shown and not output.is_json:
         output.line("No unacknowledged messages.")
     return EXIT_OK
+
+
+def _require_subscription(rest: AdminRest, name: TopicName, subscription: str) -> None:
+    """Raise NotThere for an unknown subscription, for which the REST call shows the topic's messages from the first one on."""
+    if subscription not in rest.get(f"{path_of(name)}/subscriptions"):
+        raise NotThere(f"Subscription {subscription} not found for topic {name}", subscription_path(name, subscription))
 
 
 def _next(rest: AdminRest, name: TopicName, subscription: str, most: int) -> Iterator[Message]:
@@ -72,7 +79,6 @@ def _next(rest: AdminRest, name: TopicName, subscription: str, most: int) -> Ite
 
 
 def messages_of(answer: Answer, name: TopicName) -> list[Message]:
-    """Return the messages of an answer of `peek`: one message, or those of a batch. Raises DamagedPayload, CommandFailed."""
     said = {key.removeprefix(_HEADER): value for key, value in answer.headers.items() if key.startswith(_HEADER)}
     try:
         ledger_id, entry_id = (int(part) for part in said["message-id"].split(":")[:2])

@@ -67,7 +67,7 @@ POLICIES = (
     "subscriptionExpirationTime",
     "subscriptionTypesEnabled",
 )
-"""Names for suggestions. Others are sent to the broker, too."""
+"""Names for suggestions. The broker receives other names, too."""
 LOSING = frozenset(
     {
         "backlogQuota",
@@ -78,7 +78,7 @@ LOSING = frozenset(
         "subscriptionTypesEnabled",
     }
 )
-"""Policies that can make the broker delete or skip data: to set or remove one of them needs a confirmation."""
+"""Policies that can make the broker delete or skip data. Changing them needs confirmation."""
 EVICTION = "consumer_backlog_eviction"
 
 
@@ -117,7 +117,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def topic_or_namespace(text: str) -> TopicName | NamespaceName:
-    """Parse a namespace, which has exactly one slash, or a topic."""
     if text.count("/") != 1:
         return topic(text)
     try:
@@ -161,8 +160,7 @@ def run_remove(options: argparse.Namespace) -> int:
 
 
 def loses_messages(policy: str, value: object) -> bool:
-    """Return whether the broker may delete or skip data because of this value. A backlog quota does so only if it
-    evicts."""
+    """Return whether the value can make the broker delete or skip data. A backlog quota does so only with eviction."""
     if policy == "backlogQuota":
         return not isinstance(value, dict) or value.get("policy") in {EVICTION, None}
     return policy in LOSING
@@ -176,7 +174,7 @@ def _change(options: argparse.Namespace, method: str, body: object) -> None:
 
 @contextmanager
 def _similar_policy(policy: str) -> Iterator[None]:
-    """Add the most similar policy to the broker's error if it does not know this one."""
+    """Add the most similar policy name to the broker's error for an unknown policy."""
     try:
         yield
     except NotThere as error:

@@ -34,7 +34,7 @@ pybroker consume orders --until-end --json | pybroker produce copy --json-lines
 pybroker produce reminders "wake up" --deliver-in 10m
 """
 MAX_LINE_BYTES = 64 << 20
-"""A longer line is refused, because it is probably not meant as one message."""
+"""Longer lines are refused: they are probably not one message."""
 _READ_BYTES = 1 << 18
 
 
@@ -148,7 +148,7 @@ def _check(options: argparse.Namespace) -> None:
 async def _send_all(
     producer: MessageProducer, receipts: Receipts, options: argparse.Namespace, until: UntilSignal
 ) -> None:
-    """Submit everything; ends early when a message was refused. Raises Interrupted, CommandFailed."""
+    """Publish all input. Stops early if the broker refused a message."""
     template = _template(options)
     try:
         for value in _given_values(options):
@@ -165,7 +165,7 @@ async def _send_all(
             if receipts.failure is not None:
                 return
     except (Interrupted, CommandFailed):
-        await producer.flush()  # send the messages that were read
+        await producer.flush()  # send messages that were read
         raise
 
 
@@ -217,7 +217,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
 
 
 class LineCutter:
-    """Splits data into lines, regardless of how the data are cut into pieces; the last incomplete line is the rest."""
+    """Splits chunks of data into lines. An incomplete line waits for the next chunk."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
@@ -229,7 +229,7 @@ class LineCutter:
         return b"".join(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`. Raises CommandFailed for one that is too long."""
+        """Return the lines that end in `data`. Raises CommandFailed for a line above MAX_LINE_BYTES."""
         *whole, left = data.split(self._end)
         if whole:
             whole[0] = b"".join([*self._parts, whole[0]])
@@ -242,7 +242,7 @@ class LineCutter:
 
 
 async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterator[bytes]:
-    """Lines without their ends. Waits for them where they come from a terminal or a pipe."""
+    """Yield lines without their line ends. Input from a terminal or pipe is awaited."""
     end = b"\0" if options.null else b"\n"
     path = options.lines
     try:
@@ -264,7 +264,7 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
 
 
 async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
-    """Yield the input, piece by piece, without blocking the event loop."""
+    """Yield chunks of the input without blocking the event loop."""
     while True:
         await until.wait(_readable(descriptor))
         data = os.read(descriptor, _READ_BYTES)
@@ -274,9 +274,10 @@ async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Return when a read does not block; immediately for a file.
+    """Wait until a read does not block. Files are always readable.
 
-    Registers anew each time: a remaining callback could be late, after its data were read, and the next read would block.
+    The callback is registered for each wait: a persistent one could fire after its data was read, and the next read
+    would block.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -291,9 +292,7 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """The results of messages, in the order in which they were submitted. Limited by the producer's limit of
-    unanswered messages.
-    """
+    """Results of messages in publish order. The producer's limit of unanswered messages limits it."""
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None
@@ -309,7 +308,7 @@ class Receipts:
             self._take(self._pending.popleft())
 
     def settle(self) -> None:
-        """Count the answered messages. Unanswered ones count as not stored."""
+        """Count all results. Unanswered messages count as not stored."""
         while self._pending:
             self._take(self._pending.popleft())
 

@@ -1,6 +1,6 @@
-"""`pybroker serve`: load the configuration, hand over to `app`.
+"""`pybroker serve`: Load the configuration and run a broker.
 
-All that is wrong with a configuration is told at once, a line each, and the exit code is 2; `app` gives the code of a run.
+All configuration errors are reported together, one per line, with exit code 2.
 """
 
 import argparse
@@ -21,7 +21,7 @@ pybroker serve --data /var/lib/pybroker --host 0.0.0.0
 pybroker serve --set defaultRetentionTimeInMinutes=60 --set consoleEnabled=false
 pybroker serve --data try --port 0 --http-port 0 --ready-file ready.json     any free ports, written to ready.json
 """
-# Options that stand for one key; they win over --set.
+# These options take precedence over --set.
 _KEY_OF_OPTION = {
     "data": "dataDirectory",
     "host": "bindAddress",
@@ -56,7 +56,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the configuration and run the broker."""
     from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
 
     try:
@@ -85,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
         warnings.append(
             "configuration keys without effect in this version: " + ", ".join(loaded.unsupported_keys_in_use)
         )
-    from pybroker.app import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
+    from pybroker.broker_process import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
 
     def read_again() -> "BrokerConfig":
         problems = Problems()
@@ -107,7 +106,6 @@ def _unknown(keys: Sequence[str]) -> str:
 
 
 def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
-    """Return the settings of options. Invalid ones are added to `problems`."""
     overrides: dict[str, str] = {}
     for setting in options.set:
         key, separator, value = setting.partition("=")

@@ -1,6 +1,6 @@
 """`pybroker stats`: Show rates, producers, subscriptions and consumers of topics, refreshed every 2 seconds or once.
 
-Rates are computed from the broker's counters, for the time between two refreshes. The first output shows the broker's own rates.
+Rates are computed from the broker's counters between two refreshes. The first output shows the broker's own averages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pybroker stats orders payments --watch=10s
 pybroker stats orders --once --json | jq .msgRateIn
 """
 MAX_CONSUMERS = 50
-"""Maximum consumers and producers that are shown of each list; --json has all."""
+"""Consumers and producers shown per list. --json has all."""
 _COUNTERS = {
     "msgRateIn": "msgInCounter",
     "msgThroughputIn": "bytesInCounter",
@@ -73,15 +73,15 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class RatesBetween:
-    """Replaces the broker's averages over a minute by the rates since the last sample."""
+    """Replaces the broker's one-minute averages by rates since the previous sample."""
 
     _at_s: float = 0.0
     _before: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
-        """Replace the rates in `stats` if there is an earlier sample and the counters have not restarted."""
+        """Replace the rates in `stats`, except in the first sample and after a restart of the counters."""
         took_s, self._at_s = now_s - self._at_s, now_s
-        past, self._before = self._before, {}  # deleted topics are dropped
+        past, self._before = self._before, {}  # drops deleted topics
         for name, document in stats.items():
             parts = {str(name): document}
             parts |= {f"{name}\0{key}": each for key, each in document.get("subscriptions", {}).items()}
@@ -128,7 +128,6 @@ def _write_topics(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> 
 
 
 def write_topic(output: Output, name: TopicName, stats: dict[str, Any]) -> None:
-    """Write everything about one topic."""
     output.line(str(name), BOLD)
     output.line(
         f"in {_traffic(stats, 'In')}, out {_traffic(stats, 'Out')}, {size(stats.get('storageSize', 0))} stored, "

@@ -1,7 +1,6 @@
 """Keys and tokens in the formats of `pulsar tokens`: secrets as bytes, key pairs as DER, tokens as compact JWS.
 
-Signs with the library that brokers verify with (PyJWT). Invariant: a broker with the matching key accepts each token that is signed
-here.
+Tokens are signed with the library with which brokers verify them (PyJWT).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pybroker.auth.token import HMAC_ALGORITHMS
+from pybroker.auth.token_provider import HMAC_ALGORITHMS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -26,21 +25,21 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ASYMMETRIC = (*_RSA, *_CURVES)
 ALL = (*HMAC, *ASYMMETRIC)
 RSA_BITS = {"256": 2048, "384": 3072, "512": 4096}
-"""By the number in the algorithm's name, as Pulsar's tool makes them."""
+"""RSA key sizes of `pulsar tokens`, by algorithm number."""
 
 
 class KeyRefused(ValueError):
-    """A key that cannot sign as it was asked; the text shows nothing of it."""
+    """The key cannot sign with the requested algorithm. The text contains no part of the key."""
 
 
 def new_secret(algorithm: str, *, is_base64: bool) -> bytes:
-    """As long as the algorithm's hash."""
+    """Return a random secret of the algorithm's hash size."""
     secret = secrets.token_bytes(dict(HMAC_ALGORITHMS)[algorithm])
     return base64.b64encode(secret) if is_base64 else secret
 
 
 def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """Private key (PKCS #8) and public key (SubjectPublicKeyInfo), both DER."""
+    """Return a private key (PKCS #8) and a public key (SubjectPublicKeyInfo), both in DER."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  (slow: only who asks waits for it)
     from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
 
@@ -58,14 +57,14 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 def signed(
     claims: Mapping[str, Any], key: bytes, algorithm: str | None, *, is_secret: bool, headers: Mapping[str, str]
 ) -> str:
-    """A token with these claims. Without `algorithm` HS256, or the one that fits the private key. Raises KeyRefused."""
+    """Return a signed token. Without `algorithm`, use HS256 or the private key's algorithm. Raises KeyRefused."""
     import jwt  # noqa: PLC0415
 
     signing, algorithm = _secret(key, algorithm) if is_secret else _private(key, algorithm)
     if {"alg", "b64"} & set(headers):
         raise KeyRefused("--headers: alg and b64 cannot be set, because the signature determines them. Leave them out.")
     try:
-        # No `typ`, as Pulsar's tool leaves it out.
+        # Like Pulsar's tool, omit `typ`.
         return jwt.encode(dict(claims), signing, algorithm, headers={"typ": None, **headers})
     except jwt.PyJWTError:
         raise KeyRefused(
@@ -108,7 +107,7 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
 
 
 def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and claims, not verified. Raises ValueError without any part of the token in its text."""
+    """Return the unverified header and claims. The text of a ValueError contains no part of the token."""
     pieces = token.split(b".")
     if len(pieces) != 3:
         raise ValueError("it does not consist of three parts separated by dots")

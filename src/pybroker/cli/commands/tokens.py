@@ -1,6 +1,6 @@
 """`pybroker tokens`: Create keys and tokens, verify and show tokens. Compatible with `pulsar tokens`.
 
-Invariants: no secret is on the command line; only the owner can read a file that is written.
+The command line never contains a secret. Only the owner can read written files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.auth.locations import read_location
-from pybroker.auth.token import MAX_TOKEN_BYTES, TokenProvider, TokenSettings
+from pybroker.auth.token_provider import MAX_TOKEN_BYTES, TokenProvider, TokenSettings
 from pybroker.cli.commands import token_keys
 from pybroker.cli.exit_codes import EXIT_OK, CommandFailed, WrongUsage
 from pybroker.cli.output import add_json_option, output_of
 from pybroker.cli.parsed_arguments import pair, seconds
 from pybroker.cli.parsing import described
 from pybroker.cli.text_tables import moment
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 EXAMPLES = """
@@ -153,7 +153,7 @@ def _create(options: argparse.Namespace) -> int:
         )
     except token_keys.KeyRefused as error:
         raise WrongUsage(str(error)) from None
-    # Pulsar's tool takes no line feed behind the token in a file.
+    # Pulsar's tool accepts no newline after a token in a file.
     _write(options.output, token.encode() + (b"\n" if options.output is None else b""))
     return EXIT_OK
 
@@ -210,13 +210,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _java_map(claims: Mapping[str, Any]) -> str:
-    """As `pulsar tokens validate` shows them; escaped, so that they stay in their line."""
+    """Format claims like `pulsar tokens validate`, in one escaped line."""
     shown = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in claims.items())
     return "{" + ", ".join(f"{name}={json.dumps(value)[1:-1]}" for name, value in shown) + "}"
 
 
 def _location(option: str, text: str) -> bytes:
-    """The bytes of a key. Raises WrongUsage for one that stands on the command line itself."""
+    """Return the key. Raises WrongUsage if the command line contains the key itself."""
     if text.startswith("env:"):
         value = os.environ.get(text.removeprefix("env:"), "")
         if not value:
@@ -246,14 +246,14 @@ def _read(option: str, text: str) -> bytes:
 
 
 def _as_broker(content: bytes) -> str:
-    """A value of a configuration key that leads to these bytes."""
+    """Return a configuration value that contains these bytes."""
     import base64  # noqa: PLC0415
 
     return "data:;base64," + base64.b64encode(content).decode()
 
 
 def _token(options: argparse.Namespace) -> bytes:
-    """Return the token from a file, the standard input, or PULSAR_TOKEN if the standard input is a terminal."""
+    """Read the token from the file, standard input, or PULSAR_TOKEN if standard input is a terminal."""
     if options.refused:
         raise WrongUsage(
             "a token on the command line would stay in the shell's history: use --token-file or standard input"
@@ -272,7 +272,7 @@ def _token(options: argparse.Namespace) -> bytes:
 
 
 def _write(path: Path | None, content: bytes) -> None:
-    """To a new file that others cannot read, or to the standard output."""
+    """Write to standard output, or to a new file that only its owner can read."""
     if path is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)

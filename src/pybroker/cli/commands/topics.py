@@ -29,12 +29,12 @@ pybroker topics acme/orders --json | jq -r '.[].topic'
 
 
 MAX_STUCK = 10_000
-"""Maximum number of stuck topics that a list of a namespace's or tenant's topics marks."""
+"""Maximum number of stuck topics that are marked in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTopic:
-    """A line of the list; `partitions` is 0 for a topic that has none."""
+    """A line of the list. `partitions` is 0 for a non-partitioned topic."""
 
     name: TopicName
     partitions: int
@@ -84,7 +84,7 @@ def _draw(rest: AdminRest, options: argparse.Namespace, output: Output) -> None:
 
 
 def listed(names: Iterable[str], partitioned: Iterable[str]) -> list[ListedTopic]:
-    """The topics by name: partitions of those in `partitioned` are one line with their number, also where none is there yet."""
+    """Merge partitions into one line per partitioned topic, also for topics without created partitions."""
     counts = {str(TopicName.parse(name)): 0 for name in partitioned}
     plain: list[TopicName] = []
     for topic in {TopicName.parse(name) for name in names}:
@@ -122,7 +122,7 @@ def _document(rest: AdminRest, topic: ListedTopic, *, is_long: bool) -> dict[str
     try:
         stats = stats_of(rest, topic.name, is_partitioned=topic.partitions > 0)
     except NotThere:
-        return {**document, "isGone": True}  # deleted since it was listed, or not loaded anywhere
+        return {**document, "isGone": True}  # deleted since it was listed, or not loaded
     subscriptions: dict[str, Any] = stats.get("subscriptions", {})
     return {
         **document,
@@ -136,7 +136,7 @@ def _document(rest: AdminRest, topic: ListedTopic, *, is_long: bool) -> dict[str
 
 
 def _add_stuck(rest: AdminRest, rows: list[dict[str, Any]], namespace: str | NamespaceName) -> None:
-    """Add the most important findings of each topic or its partitions. Other brokers do not have this call."""
+    """Add the first finding of each stuck topic. Brokers without this call are skipped."""
     try:
         found = stuck_topics(rest, MAX_STUCK, f"{namespace}/")["topics"]
     except NotThere:
@@ -151,7 +151,6 @@ def _add_stuck(rest: AdminRest, rows: list[dict[str, Any]], namespace: str | Nam
 
 
 def stats_of(rest: AdminRest, topic: TopicName, *, is_partitioned: bool) -> dict[str, Any]:
-    """Return the `stats` of a topic; of a partitioned topic the sums over its partitions."""
     if is_partitioned:
         stats: dict[str, Any] = rest.get(f"{path_of(topic)}/partitioned-stats", {"perPartition": False})
     else:

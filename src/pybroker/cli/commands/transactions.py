@@ -31,7 +31,7 @@ _ID = re.compile(r"\(?([0-9]{1,19})[:,] ?([0-9]{1,19})\)?", re.ASCII)
 
 
 class GivenTransaction(NamedTuple):
-    """A transaction id: the coordinator and the transaction's number at that coordinator."""
+    """A transaction id: coordinator and number within the coordinator."""
 
     most: int
     least: int

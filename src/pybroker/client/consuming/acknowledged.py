@@ -78,11 +78,9 @@ class EntriesOfParts:
             self._entries.popitem(last=False)
 
     def take(self, at: tuple[int, int]) -> list[tuple[int, int]]:
-        """Remove and return the entries to acknowledge or redeliver."""
         return self._entries.pop(at, None) or [at]
 
     def drop_up_to(self, at: tuple[int, int]) -> None:
-        """Remove all acknowledged messages, up to and including `at`."""
         for each in [each for each in self._entries if each <= at]:
             del self._entries[each]
 

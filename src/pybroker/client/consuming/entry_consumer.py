@@ -107,7 +107,6 @@ class Consumer(ConnectionUser):
         return self._received.popleft()
 
     async def _arrival(self, timeout_s: float) -> None:
-        """Raises RequestTimedOut."""
         self._arrived.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -137,7 +136,6 @@ class Consumer(ConnectionUser):
         return Ends(last if last.entry_id >= 0 else None, mark_delete)
 
     async def acknowledge_up_to(self, position: Position) -> None:
-        """Acknowledge all entries up to and including `position`, and wait for the broker's response."""
         command = Command(type=Command.ACK)
         command.ack.consumer_id = self._consumer_id
         command.ack.ack_type = pb.CommandAck.Cumulative
@@ -158,7 +156,6 @@ class Consumer(ConnectionUser):
     # --- life
 
     async def subscribe(self) -> None:
-        """Attach. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         wanted = self._subscribing
         command = subscribe_command(
             self.topic,
@@ -227,8 +224,6 @@ class Consumer(ConnectionUser):
 
 
 async def open_consumer(client: Client, topic: TopicName, subscribing: Subscribing) -> Consumer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
-
     async def attempt() -> Consumer:
         consumer = Consumer(client, topic, subscribing, await client.connection_for(topic))
         await consumer.subscribe()

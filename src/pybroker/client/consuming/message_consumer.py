@@ -33,7 +33,6 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        """Attach to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         try:
             for topic in topics:
                 partitions = await self._client.partitions(topic, may_create=True)
@@ -85,7 +84,6 @@ class MessageConsumer(Receiver, ClientPart):
             await self._changed.wait()
 
     async def receive_some(self, max_messages: int, timeout_s: float | None = None) -> list[Message]:
-        """Wait for a message, then return up to `max_messages` that are available. Raises as `receive` does."""
         messages = [await self.receive(timeout_s)]
         while len(messages) < max_messages and self._queue and isinstance(self._queue[0][1], Message):
             consumer, item = self._queue.popleft()
@@ -108,7 +106,8 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack(
         self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its
+        refusal.
 
         TransactionConflict: a message is already acknowledged, or another transaction has acknowledged it.
         """
@@ -157,7 +156,6 @@ class MessageConsumer(Receiver, ClientPart):
             await each.seek(message_id, publish_time_ms)
 
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """Return the last message id by topic or partition; EARLIEST if there is no message."""
         return {topic: await each.last_message_id() for topic, each in self._partitions.items()}
 
     async def has_more(self) -> bool:
@@ -214,7 +212,6 @@ def _require_one(partitions: int, message_id: MessageId | None) -> None:
 
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     consumer = MessageConsumer(client, settings)
     await consumer.attach(topics)
     return consumer

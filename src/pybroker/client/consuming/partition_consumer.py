@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.client_transactions import Transaction
@@ -23,6 +22,7 @@ from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMes
 from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
@@ -76,12 +76,11 @@ class Receiver(ABC):
         """Queue received messages."""
 
     @abstractmethod
-    def dropped(self, consumer: PartitionConsumer) -> int:
-        """Drop the queued messages of `consumer`, and return their number."""
+    def dropped(self, consumer: PartitionConsumer) -> int: ...
 
     @abstractmethod
     def changed(self) -> None:
-        """`consumer` has failed, has reached the end of its topic, or its active state has changed."""
+        """Handle a change of `consumer`: it failed, reached the end of its topic, or became active or inactive."""
 
 
 class PartitionConsumer(ConnectionUser):
@@ -115,7 +114,6 @@ class PartitionConsumer(ConnectionUser):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach to the partition. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         await self._client.retried(self._attach_once)
 
     async def _attach_once(self) -> None:
@@ -179,7 +177,7 @@ class PartitionConsumer(ConnectionUser):
         self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
 
     async def _keep_attaching(self) -> None:
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while not self._is_closed:
             try:
                 await self._attach_once()
@@ -189,7 +187,7 @@ class PartitionConsumer(ConnectionUser):
                     self.failure = error
                     self._owner.changed()
                     return
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(delay.next_s())
 
     # --- callbacks of the connection
 
@@ -232,7 +230,7 @@ class PartitionConsumer(ConnectionUser):
             self._use(unpacked.permits)
             return
         if chunked.given_up_count > given_up_count:
-            reason = f"parts of more than {MAX_CHUNKED_MESSAGES} messages at once; it comes when everything is delivered again"
+            reason = f"more than {MAX_CHUNKED_MESSAGES} incomplete chunked messages; the oldest returns with a redelivery of all"
             logs.warning("client.message_given_up", topic=self.topic, reason=reason)
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:
@@ -242,7 +240,9 @@ class PartitionConsumer(ConnectionUser):
             self._owner.came(self, messages)
 
     def _is_behind(self, message: Message) -> bool:
-        """Whether a reader skips the message: it reattaches at its last entry, or seeks to the first entry of a time."""
+        """Whether a reader skips the message: it reattaches at its last entry, and seeks to the first entry of a
+        time.
+        """
         if self._settings.start is None:
             return False
         if self._last_taken is not None:
@@ -260,8 +260,8 @@ class PartitionConsumer(ConnectionUser):
         self._use(1)
 
     def _acknowledge_taken(self) -> None:
-        """Acknowledge the received messages of a reader: the broker reports the end of a terminated topic only without
-        backlog.
+        """Acknowledge the messages that a reader has received. The broker reports the end of a terminated topic only
+        without backlog.
         """
         self._is_ack_due = False
         last = self._last_taken
@@ -296,9 +296,10 @@ class PartitionConsumer(ConnectionUser):
         wants_receipt: bool = False,
         transaction: Transaction | None = None,
     ) -> None:
-        """With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its
+        refusal.
 
-        Otherwise an acknowledgement may be lost with the connection; then the broker delivers the message again.
+        Otherwise an acknowledgement may be lost with the connection, and the broker delivers the message again.
         """
         command = Command(type=Command.ACK)
         ack = command.ack
@@ -360,7 +361,8 @@ class PartitionConsumer(ConnectionUser):
             due[heapq.heappop(self._nacks)[1]] = None
         self._nack_timer = loop.call_at(self._nacks[0][0], self._redeliver_due) if self._nacks else None
         if due and self._is_ordered:
-            # A single entry would be out of order, so the broker sends all again. Queued messages would be duplicates.
+            # Redelivery of a single entry would break the order, so the broker sends all again. Queued messages would
+            # be duplicates.
             self.redeliver_all()
         elif due and self._connection is not None:  # after reattaching, all are redelivered anyway
             self._redeliver(due)
@@ -450,14 +452,12 @@ class PartitionConsumer(ConnectionUser):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, which must have no other consumer."""
         command = Command(type=Command.UNSUBSCRIBE)
         connection = self._require_connection()
         command.unsubscribe.consumer_id = self._consumer_id
         await connection.request(command)
 
     def stop(self) -> None:
-        """Stop reattaching and redelivery requests."""
         self._is_closed = True
         if self._nack_timer is not None:
             self._nack_timer.cancel()

@@ -18,8 +18,9 @@ def subscribe_command(
     is_from_earliest: bool,
     read_compacted: bool,
 ) -> pb.BaseCommand:
-    """`start`: ledger id and entry id where a reader begins, inclusive. None: a durable subscription, which begins at
-    the first message or after the last if it is new.
+    """Return a SUBSCRIBE command. `start`: ledger id and entry id where a reader begins, inclusive.
+
+    Without `start` the subscription is durable, and begins at the first message or after the last if it is new.
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     request = command.subscribe

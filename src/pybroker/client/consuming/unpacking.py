@@ -51,7 +51,7 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"a message in parts of {total_bytes} bytes")
+            raise DamagedPayload(f"a chunked message of {total_bytes} bytes")
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
@@ -79,11 +79,12 @@ class Unpacked:
     messages: list[Message]
     permits: int
     chunk_entries: list[tuple[int, int]] = field(default_factory=list)
-    """all entries of a chunked message"""
 
 
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
-    """Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
+    """Return the messages of an entry. Raises EncryptedMessage, and DamagedPayload for an entry that cannot be
+    decoded.
+    """
     try:
         metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
@@ -148,7 +149,7 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """`said`: the metadata of the message, alone or in its batch."""
+    """Create a message. `said`: its metadata, or that in its batch."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(
@@ -171,7 +172,6 @@ def _message(
 def unpack_batch(
     entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
 ) -> Unpacked:
-    """Return the messages of a batch from its decompressed payload. Raises DamagedPayload, DecodeError."""
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")

@@ -5,9 +5,9 @@ Invariants: entries are stored in the order of `send`; each ends with its receip
 response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry
 of a transaction fails instead, and its transaction with it.
 
-Timeouts: an entry without a response for `send_timeout_s` fails, whether or not the producer is attached. With
-`outlives_timeouts` the producer continues like the official clients and ignores late responses, which needs increasing
-sequence ids. Otherwise the producer fails, too, because some callers need an unbroken sequence of entries.
+Timeouts: an entry without a response for `send_timeout_s` fails. With `outlives_timeouts` the producer continues and
+ignores late responses, which needs increasing sequence ids. Otherwise the producer fails, too, because some callers
+need an unbroken sequence of entries.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_attach_later, refusal
 from pybroker.client.frames import ReceivedEntry, send_head
 from pybroker.client.producing.pending_sends import PendingSend, PendingSends
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import BrokerError, ProducerBusy
 from pybroker.model.names import TopicName
 from pybroker.model.txn_id import TxnId
@@ -269,7 +269,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach to the topic. After a failure the producer is closed, and the reason is raised."""
+        """Attach to the topic. A failure closes the producer and is raised."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:
@@ -351,7 +351,7 @@ class Producer(ConnectionUser, ClientPart):
         self._client.tasks.start(self._keep_attaching(), f"producer {self.topic}")
 
     async def _keep_attaching(self) -> None:
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while self._state is ProducerState.RECONNECTING:
             try:
                 await self._attach_once()
@@ -359,12 +359,11 @@ class Producer(ConnectionUser, ClientPart):
                 if not may_attach_later(error):
                     self._fail(error, ProducerState.FAILED)
                     return
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(delay.next_s())
 
     # --- the end
 
     def _look_at_oldest(self) -> None:
-        """Fail the entries that have timed out, and set the timer for the next one."""
         self._timer = None
         if self._failure is not None:
             return
@@ -380,7 +379,7 @@ class Producer(ConnectionUser, ClientPart):
                 return
             late = self._pending.give_up_sent_by(now_s - timeout_s)
             logs.info("client.send_timed_out", topic=self.topic, producer=self.name, entries=len(late))
-            text += "The producer goes on; a message that is sent again may be stored twice, and behind later ones"
+            text += "The producer continues; a message that is sent again may be stored twice, and after later messages"
             for entry in late:
                 self._refused(entry, RequestTimedOut(text))
             self._changed.set()
@@ -390,7 +389,6 @@ class Producer(ConnectionUser, ClientPart):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
 
     def _fail(self, failure: Exception, state: ProducerState) -> None:
-        """Record the first failure, and fail all pending entries."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -418,7 +416,6 @@ ENTRY_HEADROOM_BYTES = 10 * 1024
 
 
 async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     producer = Producer(client, topic, settings or ProducerSettings())
     await producer.attach()
     return producer

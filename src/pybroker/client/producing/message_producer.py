@@ -361,7 +361,6 @@ class MessageProducer(ClientPart):
             await each.flush()
 
     async def close(self) -> None:
-        """Send the queued messages, and detach."""
         try:
             await self.flush()
         finally:
@@ -377,7 +376,6 @@ class MessageProducer(ClientPart):
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     if settings.is_batching and settings.is_chunking:
         settings = replace(settings, is_batching=False)  # a chunked message cannot be in a batch
     attach = ProducerSettings(

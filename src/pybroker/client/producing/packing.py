@@ -61,7 +61,6 @@ def pack_batch(
 
 
 def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
-    """Return the uncompressed payload of a batch. Sets `payload_size` in each metadata."""
     parts: list[bytes] = []
     for single, value in messages:
         single.payload_size = len(value)
@@ -71,7 +70,6 @@ def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) ->
 
 
 def only_message(batch_payload: bytes) -> OutgoingMessage:
-    """Return the message in a payload by `batch_payload`."""
     single, start, end = next(messages_of_batch(batch_payload, 1))
     return OutgoingMessage(
         None if single.null_value else batch_payload[start:end],
@@ -91,7 +89,6 @@ def pack_large(
     max_message_bytes: int,
     txn: TxnId | None = None,
 ) -> Iterator[PackedEntry]:
-    """Yield an entry of one message, or its chunks if the entry is larger than the broker accepts."""
     entry = pack_one(packing, message, sequence_id, now_ms, txn)
     if len(entry.data) <= max_message_bytes:
         yield entry
@@ -109,7 +106,6 @@ def pack_chunks(
     max_payload_bytes: int,
     txn: TxnId | None = None,
 ) -> Iterator[PackedEntry]:
-    """Each chunk has at most `max_payload_bytes` of payload."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     count = -(-len(payload) // max_payload_bytes)
     metadata.uuid = f"{packing.producer_name}-{sequence_id}"

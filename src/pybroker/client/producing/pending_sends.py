@@ -13,7 +13,7 @@ from pybroker.model.txn_id import TxnId
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """`token` belongs to the owner and is returned with the response."""
+    """An unanswered entry. `token` is the owner's object, returned with the response."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -59,7 +59,7 @@ class PendingSends:
     def receipted(self, sequence_id: int) -> PendingSend | None:
         """Remove and return the entry of this receipt; None if it was already answered over another connection.
 
-        Raises ValueError if the entry is not the next one, which means that a receipt is missing.
+        Raises ValueError if the entry is not the next one, so that a receipt is missing.
         """
         entry = self.oldest
         if entry is None or sequence_id < entry.sequence_id:

@@ -73,8 +73,8 @@ def _entry_record(view: memoryview, start: int, end: int) -> tuple[int, ...]:
 
 
 def _metadata_record(data: bytes, at: int, flags: int, index: int, entry_end: int) -> tuple[int, ...]:  # noqa: C901, PLR0912, PLR0915
-    """Return the record of the MessageMetadata `data`, which is at `at` of its source. One function, because a call
-    for each field is slow.
+    """Return the record of the MessageMetadata `data`, which is at offset `at` of its source. One function, because
+    a call for each field is slow.
     """
     pos, end = 0, len(data)
     seen = 0

@@ -26,7 +26,6 @@ class MissingField(Exception):
 
 
 def signed(value: int) -> int:
-    """Convert a 64-bit varint to a signed number."""
     return value - (1 << 64) if value >> 63 else value
 
 

@@ -55,8 +55,6 @@ _CONVERTED_AT_ONCE = 128
 
 
 class _Entry(NamedTuple):
-    """An ENTRY record as plain numbers."""
-
     publish_time_ms: int
     event_time_ms: int
     sequence_id: int
@@ -102,10 +100,10 @@ def scan_messages(
 ) -> tuple[int, int]:
     """Write records of the messages from `state`, and advance `state`. Return the numbers of messages and properties.
 
-    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or
-    at the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
-    `properties`, returns (0, their number) and leaves `state` before it. A batch with an error gives the messages
-    before the error, then one error record; an unreadable entry gives one error record.
+    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or at
+    the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
+    `properties`, returns (0, their number) and does not change `state`. A damaged batch gives the messages before the
+    damage, then one error record; an unreadable entry gives one error record.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)
 
@@ -115,8 +113,6 @@ class _Full(Exception):
 
 
 class _MessageScan:
-    """One call of `scan_messages`."""
-
     def __init__(
         self,
         sources: Sequence[Buffer],
@@ -246,7 +242,6 @@ class _MessageScan:
         self._add(row, self._size(entry, value_size, key_size, entry.ordering_key_bytes, found), found)
 
     def _next_of_batch(self, number: int, entry: _Entry, batch_index: int, pos: int) -> tuple[int, int]:
-        """Add the next message of a batch. Return the number and offset of the following one."""
         source, at, size = entry.payload_source, entry.payload_at, entry.payload_bytes
         count = entry.message_count
         if not self._is_inside(source, at, size):
@@ -375,7 +370,6 @@ class _MessageScan:
 
 
 def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int, int, int, int]]:
-    """Return the locations of name and value of each KeyValue in the metadata `data`, which is at `at` of its source."""
     found = []
     pos, end = 0, len(data)
     while pos < end:
@@ -393,7 +387,6 @@ def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int,
 
 
 def _key_value(data: bytes, pos: int, end: int, at: int) -> tuple[int, int, int, int]:
-    """Return the locations of name and value of the KeyValue at [pos, end). Raises MissingField."""
     name_at = value_at = 0
     name_size = value_size = -1
     while pos < end:

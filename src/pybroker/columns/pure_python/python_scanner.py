@@ -1,7 +1,7 @@
 """The pure Python version of `_scanner.c`, used without a C compiler and as the reference in tests.
 
-Invariant: for any bytes, each entry gives its messages, an error, or messages followed by an error; work and memory
-are at most a constant times the input size.
+Invariant: for any bytes, each entry gives its messages, an error, or messages followed by an error; work and memory are
+linear in the input size.
 """
 
 from pybroker.columns.pure_python.python_entries import scan_entries

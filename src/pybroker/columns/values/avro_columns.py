@@ -48,7 +48,7 @@ _LOGICAL = {
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """The logical type of a type. Unknown and invalid ones are ignored, as Avro requires."""
+    """The logical type of an Avro type. Unknown and invalid ones are ignored, as Avro requires."""
 
     name: str = ""
     precision: int = 0
@@ -88,7 +88,6 @@ class UnionColumn:
     """The column of a union: one nullable type, or a struct with a member for each branch except null."""
 
     branches: tuple[AvroType, ...]
-    """Without the null branch."""
     type: pa.DataType
     is_struct: bool
 
@@ -101,7 +100,7 @@ class AvroColumns:
         self._count = 0
 
     def type_of(self, avro_type: AvroType) -> pa.DataType:
-        """Raise UnreadableSchema for a recursive record or exceeded limits."""
+        """Return the column type. Raises UnreadableSchema for a recursive record or exceeded limits."""
         self._count += 1
         if self._count > MAX_TYPES:
             raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")

@@ -27,8 +27,7 @@ class Reader(ABC):
     type: pa.DataType
 
     @abstractmethod
-    def read(self, lanes: Lanes) -> pa.Array:
-        """Return as many values as there are lanes."""
+    def read(self, lanes: Lanes) -> pa.Array: ...
 
 
 class PlainReader(Reader):
@@ -207,7 +206,6 @@ def read_string(lanes: Lanes) -> pa.Array:
 
 
 def as_text(lanes: Lanes, values: pa.BinaryArray) -> pa.StringArray:
-    """Convert to text. A lane with invalid UTF-8 fails."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -236,7 +234,6 @@ def _fixed_lengths(lanes: Lanes, width: int) -> Numbers:
 
 
 def read_uuid(lanes: Lanes) -> pa.Array:
-    """Read a uuid of 16 bytes as text."""
     taken = lanes.read_fixed(16)
     return pa.array([str(uuid.UUID(bytes=row.tobytes())) for row in taken], type=pa.string())
 

@@ -63,7 +63,6 @@ class AvroResolution:
         self._count = 0
 
     def record(self, writer: AvroType, reader: AvroType, wanted: Collection[str] | None = None) -> readers.RecordReader:
-        """Return the reader of a whole record; with `wanted`, only of these fields, in the reader's order."""
         steps: list[tuple[Shape | Reader, int]] = []
         chosen = [
             (each, child)
@@ -170,7 +169,6 @@ class AvroResolution:
         return plain if plain.type == arrow_type else readers.CastReader(plain, arrow_type)
 
     def shape(self, writer: AvroType) -> Shape:
-        """Return the layout of a writer's type, created once per type."""
         known = self._shapes.get(id(writer))
         if known is not None:
             return known
@@ -217,7 +215,6 @@ def _branch_for(writer: AvroType, branches: tuple[AvroType, ...]) -> int | None:
 
 
 def _read_logical(writer: AvroType, reader: AvroType, arrow_type: pa.DataType) -> Callable[[Lanes], pa.Array] | None:
-    """Return how to read the reader's logical type from the written values; None if it has none."""
     logical, written = logical_of(reader), logical_of(writer)
     if logical.name == "decimal" and writer.kind in {"bytes", "fixed"}:
         if written.name == "decimal" and (written.scale, written.precision) != (logical.scale, logical.precision):
@@ -242,7 +239,6 @@ def _is_nullable(field_type: AvroType) -> bool:
 
 
 def _default(each: AvroField, child: AvroType, arrow_type: pa.DataType) -> pa.Array | None:
-    """Return the default of a field that only the reader has; None if there is no valid one."""
     if isinstance(each.default, NoDefault):
         return None
     value: Any

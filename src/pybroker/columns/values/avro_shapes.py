@@ -1,8 +1,8 @@
 """Layouts of Avro values: skipping them, and finding the items of lists.
 
-Everything exists twice: for all lanes (numpy), and for one lane (plain Python) if few lanes have long lists, because
-a numpy step costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost
-is linear in the available bytes, whatever lengths they claim.
+Two implementations exist: numpy for all lanes, and plain Python for few lanes with long lists, because a numpy step
+costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost is linear in
+the available bytes, whatever lengths the payload claims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from pybroker.columns.values.lanes import Lanes, Mask, Numbers
 
 MAX_EMPTY_ITEMS = 8
-"""Maximum items of zero bytes (nulls, empty records) in a list, because no bytes limit their claimed number."""
+"""Maximum number of items of zero bytes (nulls, empty records) in a list: their claimed number is not limited by
+bytes.
+"""
 FEW_LANES = 96
 """Below this number of lanes, plain Python is faster than numpy at following items one by one."""
 _LONG_RUN = 32
@@ -37,8 +39,7 @@ class Shape(ABC):
     """Minimum size of a value, reported as at most 1."""
 
     @abstractmethod
-    def skip(self, lanes: Lanes) -> None:
-        """Skip one value in each lane."""
+    def skip(self, lanes: Lanes) -> None: ...
 
     @abstractmethod
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
@@ -123,7 +124,6 @@ class UnionShape(Shape):
         self.branches = branches
 
     def read_branch(self, lanes: Lanes) -> Numbers:
-        """Read the branch of each lane; -1 for an invalid index."""
         branch = lanes.read_long()
         wrong = (branch < 0) | (branch >= len(self.branches))
         if wrong.any():
@@ -173,7 +173,6 @@ class ListShape(Shape):
         return self._walk_one(data, place, end, 0, None)
 
     def find_items(self, lanes: Lanes) -> Items:
-        """Skip the lists and return their items; none for a lane that fails."""
         found: list[tuple[Numbers, Numbers, Numbers]] = []  # starts, ends, lanes
         totals = np.zeros(len(lanes), dtype=np.int64)
         active = np.arange(len(lanes), dtype=np.int64)
@@ -194,7 +193,6 @@ class ListShape(Shape):
         return self._in_order(lanes, found)
 
     def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
-        """Read the item count of the next block of each lane, and check it against the available bytes."""
         counts = lanes.read_long()
         sized = np.nonzero(counts < 0)[0]
         if len(sized):
@@ -222,7 +220,6 @@ class ListShape(Shape):
     def _find_block(
         self, lanes: Lanes, numbers: Numbers, counts: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
     ) -> None:
-        """Find the items of one block of each lane; `numbers` are the lane numbers."""
         width = self.item.fixed_width
         if width is not None:
             which = np.repeat(np.arange(len(counts)), counts)
@@ -272,7 +269,6 @@ class ListShape(Shape):
             _add_bounds(found, bounds, lane)
 
     def _walk_one(self, data: memoryview, place: int, end: int, total: int, bounds: array[int] | None) -> int:
-        """Skip the rest of one list after `total` items. Appends starts and ends to `bounds`."""
         while True:
             count, place = read_one_long(data, place, end)
             if count == 0:
@@ -328,7 +324,6 @@ def _add_bounds(found: list[Any], bounds: array[int], number: int) -> None:
 
 
 def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: array[int] | None) -> int:
-    """Skip numbers of variable length: each ends with a byte below 128."""
     region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
     last = np.nonzero(region < 0x80)[0][:count]
     if len(last) < count:

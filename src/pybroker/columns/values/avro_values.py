@@ -24,7 +24,6 @@ Program: TypeAlias = "RecordReader | Reader"
 
 
 def definition_of(data: bytes) -> AvroType:
-    """Parse a definition. Raises ValueError."""
     try:
         return parse_avro(data)
     except InvalidSchema as error:
@@ -35,7 +34,6 @@ class AvroDefinition:
     """The columns of an Avro definition: a record's fields, or one column `value` for other types."""
 
     def __init__(self, data: bytes) -> None:
-        """Raise UnreadableSchema."""
         try:
             self.type = definition_of(data)
         except ValueError as error:

@@ -21,7 +21,6 @@ _TYPES = {
 
 
 def array_of(values: Any, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return an array with nulls where `missing`."""
     validity = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
     if values.dtype == np.bool_:
         kind, data = pa.bool_(), np.packbits(values, bitorder="little")
@@ -31,7 +30,6 @@ def array_of(values: Any, missing: npt.NDArray[np.bool_] | None = None) -> pa.Ar
 
 
 def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Convert booleans without nulls."""
     return np.frombuffer(array.cast(pa.uint8()).buffers()[1], dtype=np.bool_, count=len(array))
 
 

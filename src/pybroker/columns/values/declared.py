@@ -16,7 +16,6 @@ class WrongColumns(ValueError):
 
 
 def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
-    """Raise WrongColumns."""
     known = {field.name: field for field in available}
     seen: set[str] = set()
     for field in declared:

@@ -1,8 +1,8 @@
 """Payloads of JSON schemas as columns, by Arrow's JSON reader, with a row-by-row fallback.
 
 Arrow's reader requires exact types and stops at the first mismatch. A batch that it refuses is halved until the parts
-are small; the refused ones are then read by the lenient `json_values`. This bounds the cost of bad rows to some
-passes of the fast reader and one of the slow reader over the small parts.
+are small, and the lenient `json_values` reads the refused parts. Bad rows thus cost a few passes of the fast reader and
+one slow pass over the small parts.
 
 Fields are found by name for every schema version; an absent field is null.
 """
@@ -116,12 +116,10 @@ class FastType:
     lift: Callable[[pa.Array], pa.Array] | None = None
 
     def column(self, read: pa.Array) -> pa.Array:
-        """Raise ArrowInvalid for a timestamp beyond 64 bits."""
         return read if self.lift is None else self.lift(read)
 
 
 def _fast_types(definition: AvroDefinition, fields: list[pa.Field]) -> list[FastType] | None:
-    """Return one type for each field; None if the fast reader does not support a field."""
     by_name = dict(zip([each.name for each in definition.type.fields], definition.type.children, strict=True))
     types = [_fast_type(by_name[field.name], definition.columns) for field in fields]
     known = [each for each in types if each is not None]

@@ -266,7 +266,6 @@ def _record(avro_type: AvroType, columns: AvroColumns, is_default: bool) -> Conv
 
 
 def field_value(name: str, convert: Convert, record: dict[str, Any]) -> Any:
-    """Convert one field. Errors name the field."""
     try:
         return convert(record.get(name))
     except Unfit as error:

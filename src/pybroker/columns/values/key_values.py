@@ -22,11 +22,10 @@ ENCODING = "kv.encoding.type"
 
 
 def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """Return the schemas of key and value. Raises ValueError."""
     try:
         both = split_key_value(SchemaData(schema_type_named(info.type), info.data, dict(info.properties)))
     except InvalidSchema as error:
-        raise ValueError(f"the KEY_VALUE schema is none: {error}") from None
+        raise ValueError(f"the KEY_VALUE schema is invalid: {error}") from None
     return tuple(SchemaInfo(side.type.name, side.data, side.properties) for side in (both.key, both.value))  # type: ignore[return-value]
 
 
@@ -71,7 +70,6 @@ def _one_column(side: PayloadReader, payloads: pa.BinaryArray, columns: list[pa.
 
 
 def _split(values: pa.BinaryArray, failures: Failures) -> dict[str, pa.BinaryArray]:
-    """Split inline payloads into keys and values. Both are null if the payload is null or invalid."""
     rows = np.nonzero(flags_of(values.is_valid()))[0]
     lanes = lanes_over(values.drop_null(), rows, failures)
     both = {}
@@ -91,6 +89,6 @@ def _read_length(lanes: Lanes, side: str) -> Numbers:
     lengths = lanes.read_fixed(4).view(">i4").ravel().astype(np.int64)
     wrong = (lengths < -1) | (lengths > lanes.ends - lanes.places)
     if wrong.any():
-        lanes.fail(np.nonzero(wrong)[0], f"its {side} claims more bytes than are there")
+        lanes.fail(np.nonzero(wrong)[0], f"its {side} claims more bytes than the payload has")
         lengths[wrong] = -1
     return lengths

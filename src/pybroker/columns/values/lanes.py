@@ -31,7 +31,6 @@ class Failures:
         self.count = 0
 
     def add(self, rows: Any, reason: str) -> None:
-        """`rows`: row indices, or one index."""
         if reason not in self._reasons:
             if len(self._reasons) >= MAX_BAD_REASONS:
                 reason = _OTHER_REASON
@@ -50,7 +49,6 @@ class Failures:
         return None if code == 0 else list(self._reasons)[code - 1]
 
     def texts(self) -> list[str | None]:
-        """Return one text per row; null for a readable row."""
         names: list[str | None] = [None, *self._reasons]
         return [names[code] for code in self._codes.tolist()]
 
@@ -77,14 +75,12 @@ class Lanes:
         return len(self.places)
 
     def at(self, index: Any) -> Lanes:
-        """Return some of the lanes, to be read separately and returned with `put_back`."""
         return Lanes(self.data, self.places[index], self.ends[index], self.rows[index], self.failures)
 
     def put_back(self, index: Any, part: Lanes) -> None:
         self.places[index] = part.places
 
     def fail(self, lanes: Any, reason: str) -> None:
-        """`lanes`: a mask, or indices."""
         self.failures.add(self.rows[lanes], reason)
         self.places[lanes] = self.ends[lanes]
 
@@ -146,7 +142,6 @@ class Lanes:
         return taken
 
     def read_length(self) -> Numbers:
-        """Read a length and check it against the available bytes; 0 after a failure."""
         length = self.read_long()
         wrong = (length < 0) | (length > self.ends - self.places)
         if wrong.any():
@@ -155,7 +150,6 @@ class Lanes:
         return length
 
     def read_slices(self, lengths: Numbers) -> pa.BinaryArray:
-        """Read the given number of bytes of each lane; they must be available."""
         starts = self.places
         self.places = starts + lengths
         return slices(self.data, starts, lengths)

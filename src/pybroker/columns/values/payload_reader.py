@@ -91,7 +91,6 @@ class Programs(Generic[ProgramT]):
         self._made: dict[bytes, ProgramT | str] = {}
 
     def of(self, version: bytes) -> ProgramT | str:
-        """Return the program, or the reason why there is none."""
         if not version:
             return self._latest
         program = self._made.get(version)
@@ -113,7 +112,6 @@ class Programs(Generic[ProgramT]):
 
 
 def _shown_version(version: bytes) -> str:
-    """Return the number in the version's eight bytes, as clients show it."""
     return str(int.from_bytes(version, "big")) if len(version) == 8 else version.hex()[:40]
 
 
@@ -142,7 +140,6 @@ def read_by_version(
     failures: Failures,
     run: Callable[[ProgramT, pa.BinaryArray, Numbers], list[pa.Array]],
 ) -> list[pa.Array]:
-    """Call `run` with program, payloads and rows of each version, and merge the results."""
     pieces: list[tuple[Any, list[pa.Array]]] = []
     for version, rows in rows_by_version(values, versions):
         program = programs.of(version)
@@ -170,7 +167,7 @@ class ReaderOfOneType(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> bool:
         if info.type != self._type:
-            raise ValueError(f"its type is {info.type}, and not {self._type}")
+            raise ValueError(f"its type is {info.type} instead of {self._type}")
         return True
 
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
@@ -180,8 +177,7 @@ class ReaderOfOneType(PayloadReader):
         return read_by_version(self._programs, self.fields, values, versions, failures, run)
 
     @abstractmethod
-    def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]:
-        """Return a column for each field. No payload is null; `rows` are their rows in the batch."""
+    def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]: ...
 
 
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
@@ -190,7 +186,7 @@ def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")
         if other != f"the field {field.name!r}":
-            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be told apart as columns")
+            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be distinguished as columns")
     return fields
 
 

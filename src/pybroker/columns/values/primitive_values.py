@@ -37,7 +37,6 @@ def _number(code: str) -> Callable[[Lanes, Rows], pa.Array]:
 
 
 def _big_endian(rows: Rows, code: str, first: int = 0) -> Any:
-    """Return the numbers at byte `first` of each row, in native byte order."""
     width = int(code[-1])
     taken = np.ascontiguousarray(rows[:, first : first + width]).view(f">{code}").ravel()
     return taken.astype(f"={code}")

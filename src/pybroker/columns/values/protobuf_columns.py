@@ -47,13 +47,11 @@ class MessageColumns:
     """The columns of one message type."""
 
     def __init__(self, descriptor: Descriptor, outer: Outer | None = None) -> None:
-        """Raise UnreadableSchema for a recursive message or exceeded limits."""
         outer = (outer or Outer()).into(descriptor)
         self.columns = [FieldColumn(each, outer) for each in descriptor.fields]
         self.fields = [pa.field(each.name, each.type) for each in self.columns]
 
     def read(self, messages: Messages) -> pa.StructArray:
-        """Return a struct for each message; null for None."""
         mask = pa.array([message is None for message in messages], type=pa.bool_())
         if not self.columns:
             return pa.array([None if message is None else {} for message in messages], type=pa.struct([]))

@@ -68,7 +68,6 @@ class ProtobufReader(ReaderOfOneType):
 
 
 def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None) -> ProtobufReader:
-    """Raise UnreadableSchema."""
     try:
         descriptor = root_message(info.data)
     except InvalidSchema as error:
@@ -77,9 +76,8 @@ def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collectio
 
 
 def described_message(info: SchemaInfo) -> Descriptor | str:
-    """Return the message of a PROTOBUF schema, or the reason why its definition does not suffice."""
     if PARSING_INFO not in info.properties:
-        return f"the PROTOBUF schema tells no field numbers (no property {PARSING_INFO})"
+        return f"the PROTOBUF schema has no field numbers (property {PARSING_INFO} is missing)"
     try:
         known = json.loads(info.properties[PARSING_INFO])
         file = FileDescriptorProto(name="described.proto", syntax="proto3")
@@ -92,7 +90,7 @@ def described_message(info: SchemaInfo) -> Descriptor | str:
         pool.AddSerializedFile(file.SerializeToString())
         return pool.FindMessageTypeByName("Described")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return f"the property {PARSING_INFO} of the PROTOBUF schema is none: {str(error)[:200]}"
+        return f"the property {PARSING_INFO} of the PROTOBUF schema is invalid: {str(error)[:200]}"
 
 
 def _field(each: Any) -> FieldDescriptorProto:

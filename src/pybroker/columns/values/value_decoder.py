@@ -45,7 +45,6 @@ def value_decoder(
 
 
 def fields_of(info: SchemaInfo | None, mode: ValueMode = "auto") -> list[pa.Field]:
-    """Raise UnreadableSchema."""
     return value_decoder(info, lambda _: None, mode).fields
 
 
@@ -55,7 +54,6 @@ def payload_reader(
     wanted: Collection[str] | None = None,
     missing_fields: MissingFields = MissingFields.FAIL,
 ) -> PayloadReader:
-    """Return the reader for any schema except KEY_VALUE."""
     schema_type = _type_of(info)
     if schema_type in PRIMITIVE_TYPES:
         return PrimitiveReader(schema_type)
@@ -74,7 +72,6 @@ def payload_reader(
 
 
 def why_bytes(info: SchemaInfo | None) -> str | None:
-    """Return why payloads stay bytes although there is a schema; None if they do not, or if no reason is needed."""
     if info is None or _type_of(info) != SchemaType.PROTOBUF:
         return None
     message = described_message(info)

@@ -50,7 +50,6 @@ class ValueEncoder(ABC):
     """Encodes rows of a data frame into payloads."""
 
     schema: SchemaInfo
-    """The schema that producers register."""
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray | None]:

@@ -1,9 +1,7 @@
-"""Large messages with chunks at consumers. One client assembles a message, so all its chunks go to one consumer.
+"""Chunked messages at consumers. The client assembles the message, so all its chunks go to one consumer.
 
-A message is tracked from the delivery of its first chunk until its consumer holds none: then all are acknowledged, or
-all wait for redelivery to any consumer.
-
-Invariant: a message has one consumer.
+A message is tracked from the delivery of its first chunk until its consumer has none: all are acknowledged, or all wait
+for redelivery to any consumer.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
-# The list is not cleaned of old messages before it has this length.
+# Completed messages are removed from the list when it has this length, and again whenever it has doubled.
 _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """`positions` were sent to `consumer`; some of them may have been taken back."""
+    """The chunks at `positions` were sent to `consumer`; some may have been returned since."""
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
 
@@ -32,7 +30,7 @@ class ChunkedMessage:
 
 
 class ChunkedMessages:
-    """Owned by one dispatcher; its pending acks determine which chunks are held."""
+    """Owned by one dispatcher. Its pending acks determine which chunks a consumer has."""
 
     __slots__ = ("_by_uuid", "_limit", "_pending")
 
@@ -54,7 +52,6 @@ class ChunkedMessages:
         return None
 
     def find(self, uuid: bytes) -> ChunkedMessage | None:
-        """Return the message only if a consumer has chunks of it."""
         message = self._by_uuid.get(uuid)
         return message if message is not None and self._held_count(message) else None
 
@@ -70,7 +67,7 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Return messages, by uuid, of which not all chunks were sent; sent ones may have been acknowledged since."""
+        """Return the messages of which not all chunks were sent, with their uuids. Sent chunks may be acknowledged."""
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
@@ -91,7 +88,9 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the other chunks of messages that `consumer` returns partly, if `is_elsewhere` is true for their hash."""
+        """Return the other chunks of messages that `consumer` returns in part, if `is_elsewhere` is true for their
+        hash.
+        """
         given_back = set(positions)
         others: list[Position] = []
         for message in self._by_uuid.values():
@@ -101,7 +100,7 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return all chunks of this entry's message that `consumer` holds, ascending; the entry alone if it is no
+        """Return all chunks at `consumer` of the message of this entry, ascending; the entry alone if it is no
         chunk.
         """
         for message in self._by_uuid.values():
@@ -110,7 +109,7 @@ class ChunkedMessages:
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """The consumer must hold no entries."""
+        """Forget a consumer, which must have no entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

@@ -1,7 +1,8 @@
-"""Parked chunks of a Shared subscription: chunks of one consumer that are not listed from a position on.
+"""Parked chunks of a Shared subscription: from a position on, chunks that must go to a certain consumer are not listed.
 
-When no capacity is available for a chunk (`bound_replay.py`), later chunks of its consumer are ignored until it has
-received all listed ones and can take more. Then a *scan* rereads from that position up to the cursor's read position.
+When the look-ahead has no capacity for a chunk (`shared_redelivery.py`), later chunks for the same consumer are
+ignored until it has received all listed ones. Then a *scan* reads the entries again from that position up to the
+cursor's read position.
 
 Pure: the dispatcher decides when to scan and reports the result.
 """
@@ -37,7 +38,7 @@ class ParkedChunks:
         return self._from.get(consumer)
 
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
-        """False if the scan has passed the position."""
+        """Return whether the chunk at the position is parked. False if a scan has passed the position."""
         first = self._from.get(consumer)
         if first is None or position < first:
             return False
@@ -47,14 +48,14 @@ class ParkedChunks:
         return consumer in self._scanned
 
     def add(self, consumer: ConsumerState, position: Position) -> None:
-        """Park all chunks of that consumer from the position on. None may be parked before it."""
+        """Park all chunks of the consumer from the position on. None may be parked before it."""
         assert consumer not in self._scanned
         before = self._from.get(consumer)
         assert before is None or position < before, "set aside already"
         self._from[consumer] = position
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Return the first position. The consumers can take entries."""
+        """Begin a scan for these consumers, which can receive entries. Return the first position."""
         assert self.position is None
         self._scanned.update(consumer for consumer in consumers if consumer in self._from)
         self.position = min(self._from[consumer] for consumer in self._scanned)
@@ -78,7 +79,7 @@ class ParkedChunks:
         self._end_if_empty()
 
     def forget(self, consumer: ConsumerState) -> bool:
-        """Return whether the consumer had parked chunks, whose positions are now unknown."""
+        """Forget a consumer. Return whether it had parked chunks, whose positions are now unknown."""
         self._scanned.discard(consumer)
         self._end_if_empty()
         return self._from.pop(consumer, None) is not None

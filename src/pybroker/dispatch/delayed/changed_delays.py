@@ -1,7 +1,6 @@
-"""Delivery times of entries that were changed after publishing, for one subscription.
+"""Delivery times that an administrator changed after publishing, for one subscription.
 
-A time here overrides the entry's own one until the entry is acknowledged. The table is empty on nearly all
-subscriptions.
+A time here overrides the entry's own one until the entry is acknowledged. Usually there are none.
 
 Invariants: at most `MAX_CHANGED_DELAYS` entries; no inner table is empty.
 """
@@ -40,7 +39,6 @@ class ChangedDelays:
                 yield Position(ledger_id, entry_id), due_ms
 
     def get(self, position: Position) -> int | None:
-        """Return the changed time; None if the entry's own time applies."""
         times = self._by_ledger.get(position.ledger_id)
         return None if times is None else times.get(position.entry_id)
 
@@ -53,7 +51,7 @@ class ChangedDelays:
         times[position.entry_id] = due_ms
 
     def applied(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> Sequence[int]:
-        """`due_times_ms` holds the entries' own times."""
+        """Return the times in force. `due_times_ms`: the entries' own times."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return due_times_ms

@@ -1,20 +1,20 @@
-"""Delayed entries of a subscription: which entries wait for their delivery time, when the next is due, and which are
-due.
+"""The index of delayed entries of a subscription: which entries wait for their delivery time, when the next is due, and
+which are due.
 
-An entry's delivery time never changes, so all of this could be read from the topic again. It is kept in memory, and
-stored periodically (`delayed_record.py`), to avoid that read.
+The index is kept in memory, and stored periodically (`delayed_record.py`) so that it need not be built by reading the
+topic again.
 
-Memory: eight bytes per entry plus its share of a bitmap; a million entries were measured at 9 to 10 MB. New entries are
-in a small heap. A full heap becomes one *run* per ledger, an array of numbers in order of due times:
+Memory: eight bytes per entry plus its share of a bitmap; a million entries take 9 to 10 MB. New entries are in a small
+heap. A full heap becomes one *run* per ledger, an array of numbers in order of due times:
 
     due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
 
-A heap of runs, by each run's next due time, merges them. An acknowledged entry is removed from the bitmap at first, and
-from its run when the run reaches it. An entry with a changed time is listed more than once: `ChangedDelays` determines
-which time counts.
+A heap of runs, by each run's next due time, merges them. An acknowledged entry is removed from the bitmap immediately,
+and from its run when the run reaches it. An entry with a changed time is listed more than once: `ChangedDelays`
+determines which time counts.
 
-Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Additional entries in a
-run were removed or are duplicates, and are skipped.
+Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Other entries of a run
+were removed or are duplicates, and are skipped.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Delayed(NamedTuple):
 
 
 class DelayedRun:
-    """Entries of one ledger in order of due times; the first `index` of them are consumed."""
+    """Entries of one ledger in order of due times; the first `index` of them were taken."""
 
     __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
 
     def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
-        """`packed` must ascend and must not be empty."""
+        """`packed` must ascend and not be empty."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
@@ -91,19 +91,19 @@ class DeliveryTimes:
         self.is_strict = is_strict
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Return a time one tick early, unless times are strict."""
+        """Return the time up to which entries are due: one tick early, unless delivery times are strict."""
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Check at most once a tick. Strict times may be late by a tick."""
+        """Return when to check next: at most once a tick. Strict times may be late by a tick."""
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
 
 class DelayedIndex:
-    """Owned by one subscription. Positions are unique; adding a waiting one again changes nothing."""
+    """Owned by one subscription. Adding an entry that waits already changes nothing."""
 
     def __init__(self, changed: ChangedDelays | None = None) -> None:
-        """`changed` holds the changed times; its owner reports each change with `move`."""
+        """`changed`: the changed times; its owner reports each change with `move`."""
         self._changed = ChangedDelays() if changed is None else changed
         self._members: dict[int, BitMap] = {}  # no bitmap is empty
         self._count = 0
@@ -127,12 +127,12 @@ class DelayedIndex:
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
-        """Return True if new runs were made, which are not stored yet."""
+        """Add entries. Return True if new runs were created, which are not stored yet."""
         members = self._members.get(ledger_id)
         if members is None:
             members = self._members[ledger_id] = BitMap()
         before = len(members)
-        if self._changed:  # includes changes made after the entries were taken, if they could not be read
+        if self._changed:  # includes entries whose times were changed after they were taken, in case they are returned
             due_times_ms = self._changed.applied(ledger_id, entry_ids, due_times_ms)
         for entry_id, due_ms in zip(entry_ids, due_times_ms, strict=True):
             if entry_id not in members:
@@ -153,7 +153,7 @@ class DelayedIndex:
         if due_ms is None or members is None or position.entry_id not in members:
             return False
         heappush(self._newest, Delayed(due_ms, *position))
-        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice the number that may count
+        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice the number that may be valid
             self._newest = [*self._counting_newest()]
             heapify(self._newest)
         return True
@@ -175,7 +175,6 @@ class DelayedIndex:
             self._members[ledger_id].run_optimize()
 
     def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
-        """Entries wait again, except the `unwanted` ones."""
         entries = run.entry_ids() - unwanted
         if not entries:
             return
@@ -199,7 +198,7 @@ class DelayedIndex:
         return None
 
     def due_count(self, cutoff_ms: int) -> int:
-        """Return an approximate count, which includes removed entries that are still in runs."""
+        """Return the approximate number of due entries, including removed ones that are still in runs."""
         newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
         last = (cutoff_ms + 1) << _SPAN_BITS
         due = newest + sum(
@@ -208,7 +207,6 @@ class DelayedIndex:
         return min(due, self._count)
 
     def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
-        """Take entries in order of their times."""
         taken: list[Delayed] = []
         while self._count and len(taken) < max_entries:
             delayed = self._first()
@@ -297,7 +295,9 @@ class DelayedIndex:
         return self._serial
 
     def runs_after(self, serial: int) -> list[DelayedRun]:
-        """Return the runs made after `last_serial` had this value; 0 returns all. Entries not yet in a run are missing."""
+        """Return the runs that were created when `last_serial` was `serial` or higher; 0 returns all. Entries not
+        yet in a run are missing.
+        """
         return [run for _, number, run in self._runs if number > serial]
 
     def check_invariants(self) -> None:

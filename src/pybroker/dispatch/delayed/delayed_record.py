@@ -1,17 +1,17 @@
-"""Binary format of stored runs of delayed entries. A record is (little-endian):
+"""Binary format of the index of delayed entries. A record is (little-endian):
 
     version u8 | kind u8 | zero u16 | run count u32
     for each run:   ledger id i64 | first entry id u32 | n u32 | n numbers u64, rising
     version 2 only: change count u32, for each:  ledger id i64 | entry id u32 | due time in milliseconds u64
 
-A number is the due time in milliseconds times 2^22 plus the entry id less the run's first one. A record of kind
-WHOLE replaces all earlier records; kind MORE adds to them.
+A number is the due time in milliseconds times 2^22 plus the entry id less the run's first one. A record of kind WHOLE
+replaces all earlier records; kind MORE adds to them.
 
-Version 2 is written if delivery times were changed. A changed time overrides the runs and the entry's own time; a
-later record overrides an earlier one.
+Version 2 is written if delivery times were changed. A changed time overrides the runs, the entry's own time, and
+earlier records.
 
-The content of runs never changes, so outdated runs are harmless: the reader drops acknowledged entries, and reads
-missing ones from the topic again.
+The content of runs never changes, so outdated runs do no harm: the reader drops acknowledged entries, and reads missing
+ones from the topic.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ _IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
 
 
 def encode_whole(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """The record replaces all before it."""
     return _encode(_WHOLE, runs, list(changes))
 
 
 def encode_more(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """The record adds to those before it."""
     return _encode(_MORE, runs, list(changes))
 
 
@@ -58,9 +56,9 @@ def _encode(kind: int, runs: Sequence[DelayedRun], changes: Sequence[tuple[Posit
 
 
 def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
-    """Yield the oldest first, one at a time, so that the caller can yield to the event loop.
+    """Yield the runs one at a time, oldest first, so that the caller can yield to the event loop.
 
-    Raise StoreError on reaching a record that is damaged or of an unknown version.
+    Raise StoreError at a record that is damaged or of an unknown version.
     """
     try:
         for record in _valid(records):
@@ -83,7 +81,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
 
 
 def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
-    """Drop the records before the last WHOLE one."""
+    """Return the records from the last WHOLE one on."""
     for record in records:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(

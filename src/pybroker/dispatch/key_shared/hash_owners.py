@@ -34,7 +34,6 @@ class HashOwners:
 
     @property
     def mode(self) -> str:
-        """The name in the protocol and in stats."""
         return "AUTO_SPLIT" if self._options.ranges is None else "STICKY"
 
     @property

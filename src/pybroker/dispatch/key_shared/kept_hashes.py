@@ -1,10 +1,9 @@
-"""Hashes that moved but stay with their former owner, because that consumer has some chunks of a large message of them.
+"""Kept hashes: hashes that moved but stay with their former owner, because that consumer has some chunks of a large
+message of them.
 
 No other consumer could assemble the message, and the hash would never drain. A hash is kept until its consumer has all
-chunks of the message or returned those that it had.
-
-With ordered delivery, one consumer has incomplete messages of a hash. With out-of-order delivery there may be several,
-because chunks are acknowledged individually.
+chunks of the message or returned those that it had. With out-of-order delivery, several consumers may have incomplete
+messages of a hash.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pybroker.dispatch.key_shared.hash_owners import HashOwners
 
 
 class KeptHashes:
-    """Owned by a Key_Shared dispatcher, which places waiting entries again after a change.
+    """Owned by a Key_Shared dispatcher, which assigns waiting entries again after a change.
 
-    `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a further call.
+    `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a call.
     """
 
     def __init__(self, owners: HashOwners, chunked: ChunkedMessages) -> None:
@@ -32,7 +31,7 @@ class KeptHashes:
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep the hashes that `loser` lost while it has an incomplete message of them. Return whether there are some."""
+        """Keep the hashes that `loser` lost while it has incomplete messages of them. Return whether there are some."""
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
@@ -42,8 +41,8 @@ class KeptHashes:
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """Return whether another consumer must receive the entries of this hash.
 
-        If several consumers have incomplete messages of it, the hash stays with the consumer that keeps it, or with
-        its owner if that has an incomplete message too.
+        If several consumers have incomplete messages of it, the hash stays with the consumer that keeps it, or with its
+        owner if that has one too.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -58,9 +57,8 @@ class KeptHashes:
         return released
 
     def release_finished(self) -> list[int]:
-        """Release and return the hashes whose keeper has no incomplete message of them any more.
-
-        A hash of which another consumer has an incomplete message is then kept there.
+        """Release and return the hashes whose keeper has no incomplete message of them. If another consumer has one,
+        the hash is then kept there.
         """
         finished = [
             sticky_hash
@@ -73,8 +71,8 @@ class KeptHashes:
         return finished
 
     def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Keep each of these released hashes at another consumer with an incomplete message of it. Return whether one
-        was kept. With ordered delivery there is no such consumer.
+        """Keep each of these hashes at another consumer with an incomplete message of it. Return whether one was kept.
+        With ordered delivery there is no such consumer.
         """
         found = False
         for sticky_hash in sticky_hashes if self._owners.allows_out_of_order_delivery else ():

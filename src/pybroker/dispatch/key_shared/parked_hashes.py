@@ -1,18 +1,17 @@
-"""Parked hashes of a Key_Shared subscription: their entries are not listed from a position on, and are rescanned later.
+"""Parked hashes of a Key_Shared subscription: from a position on, their entries are not listed and must be rescanned.
 
-An entry beyond the limit of listed entries (`KeySharedSettings.look_ahead_bytes`) is *parked* with all later entries of
-its hash; only the position of the first is kept. When the hash's owner can take entries again, a *scan* rereads entries
-that the cursor has passed and extracts those of parked hashes. A scan starts where the previous one ran out of memory,
-so that each parked entry is reread about once.
+An entry beyond the limit of listed entries (`keySharedLookAheadMaxBytesPerSubscription`) is *parked* with all later
+entries of its hash; only the position of the first is recorded. When the hash's owner can take entries again, a *scan*
+rereads entries that the cursor has passed, and takes those of parked hashes. A scan starts where the previous one ran
+out of memory, so that each parked entry is reread about once.
 
     listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position
 
-During a scan, no entry of the scanned hashes is parked before the scan's position.
-
 Memory: about a hundred bytes a hash, for at most 65,535 hashes.
 
-Invariants: no entry of a hash at or after its from-position is listed; a scanned hash is parked.
+Invariants: no entry of a hash at or after its from-position is listed; a scanned hash is parked, and none of its
+entries is parked before the scan's position.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ HASH_BYTES = 160
 class ParkedHashes:
     """Parked hashes by position and consumer.
 
-    `place` returns the consumer that may receive entries of a hash now, or None. The owning dispatcher reports
-    changes: `place_again` for one hash, `replace_all` if owners changed.
+    `place` returns the consumer that may receive entries of a hash now, or None. The dispatcher reports changes:
+    `place_again` for one hash, `replace_all` if owners changed.
     """
 
     __slots__ = ("_at", "_firsts", "_from", "_place", "_scanned", "position")
@@ -76,7 +75,9 @@ class ParkedHashes:
         return sticky_hash in self._from and position >= self.from_position(sticky_hash)
 
     def first_for(self, consumer: ConsumerState) -> Position | None:
-        """Return the lowest from-position of the hashes that `consumer` may receive. It may be too low during a scan."""
+        """Return the lowest from-position of the hashes that `consumer` may receive. During a scan it may be too
+        low.
+        """
         hashes = self._at.get(consumer)
         if not hashes:
             return None
@@ -86,7 +87,6 @@ class ParkedHashes:
         return first
 
     def add(self, sticky_hash: int, position: Position) -> None:
-        """No effect if the hash is parked from there already."""
         if sticky_hash not in self._from:
             self._put(sticky_hash, position)
         elif position < self.from_position(sticky_hash):
@@ -116,7 +116,7 @@ class ParkedHashes:
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Return the first position. At least one consumer must have parked hashes."""
+        """Begin a scan for these consumers. Return the first position. At least one of them must have parked hashes."""
         assert self.position is None
         for consumer in consumers:
             self._scanned |= self._at.get(consumer, set())
@@ -132,7 +132,7 @@ class ParkedHashes:
         self.position = position
 
     def leave_scan(self, sticky_hash: int, position: Position) -> None:
-        """Stop scanning the hashes of this hash's consumer: its entry exceeds the capacity."""
+        """Stop scanning the hashes of this hash's consumer, because an entry exceeds the capacity."""
         place = self._place(sticky_hash)
         for each in [each for each in self._scanned if self._place(each) is place]:
             self._scanned.discard(each)
@@ -142,7 +142,6 @@ class ParkedHashes:
             self.position = None
 
     def finish_scan(self) -> None:
-        """The scanned hashes are no longer parked."""
         for sticky_hash in self._scanned:
             del self._from[sticky_hash]
             self._leave_place(self._place(sticky_hash), sticky_hash)

@@ -23,7 +23,9 @@ from pybroker.errors import ConsumerAssignError
 
 
 class AutoSplitSelector(HashSelector):
-    """Invariant: `_starts` ascends from 0; region i extends from its start to the next one and belongs to `_owners[i]`."""
+    """Invariant: `_starts` ascends from 0; region i extends from its start to the next one and belongs to
+    `_owners[i]`.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []

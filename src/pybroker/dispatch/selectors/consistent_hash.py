@@ -1,11 +1,11 @@
 """Auto-split by consistent hashing: each consumer has many points on a ring, and a hash belongs to the next point.
 
-Point i, counted from 0, of a consumer is `(murmur3_32(name NUL n NUL i) & 0x7fffffff) % 65535 + 1` with n = 0, 1,
-... among consumers of one name. The owner of a hash is the consumer of the next point at or above it; beyond the
-last point, that of the first. If consumers share a point, the first one added owns it; when it leaves, the next in
-order takes over.
+Point i, counted from 0, of a consumer is `(murmur3_32(name NUL n NUL i) & 0x7fffffff) % 65535 + 1` with n = 0, 1, ...
+among consumers of one name. The owner of a hash is the consumer of the next point at or above it; beyond the last
+point, that of the first. A shared point belongs to the consumer that was added first, and to the next one when it
+leaves.
 
-So a change moves a slice of each consumer's hashes, and shares are about even.
+So a change moves a part of each consumer's hashes, and shares are about even.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Contract of the three ways to divide the hash space among the consumers of a Key_Shared subscription.
 
-In every mode, a key is hashed to 31 bits (`model.hashing.key_hash`). A selector maps that to its own space, the
-sticky hash, and determines which consumer owns a sticky hash. 0 is never a sticky hash: it means "no key" in the
-pending acks of types that do not use keys.
+A key is hashed to 31 bits (`model.hashing.key_hash`). A selector maps that to its own space, the sticky hash, and
+determines which consumer owns it. 0 is never a sticky hash: it means "no key" in the pending acks.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ class HashSelector(ABC):
     """Hash owners of one dispatcher. Every hash has at most one owner, which is a consumer that was added."""
 
     @abstractmethod
-    def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]:
-        """Return the sticky hash of each key hash."""
+    def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]: ...
 
     @abstractmethod
-    def owner(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that receives entries of this hash; None without owner."""
+    def owner(self, sticky_hash: int) -> ConsumerState | None: ...
 
     @abstractmethod
     def add(self, consumer: ConsumerState) -> list[ConsumerState]:

@@ -1,8 +1,7 @@
 """Sticky hash ranges: every consumer specifies its ranges of 0..65535.
 
-A range is refused if it is empty, ends before it starts, or overlaps another range of the same or a connected
-consumer. A gap between ranges is allowed: its hashes have no owner until a consumer covers them. Ranges beyond 65535
-are accepted and never used.
+A range is refused if it is empty, ends before it starts, or overlaps another range of the same or a connected consumer.
+Hashes in gaps have no owner until a consumer requests them. Ranges beyond 65535 are accepted and never used.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     <prefix>/epoch, <prefix>/until-ms            the lease; the commit information names its owner
     <prefix>/<topic>/ledger, .../entry           the position of each topic or partition
 
-App transactions are Delta's own mechanism for this: they survive checkpoints, log cleanup, and merges by any engine. Commits
-are not retried (`max_commit_retries=0`): delta-rs would otherwise commit on a version that this process has not read, because
-it compares app ids only with commits after the table object was opened.
+App transactions are Delta's mechanism for such data: they survive checkpoints, log cleanup, and merges by any engine.
+Commits are not retried (`max_commit_retries=0`): delta-rs compares app ids only with commits after the table object was
+opened, so a retry could commit on a version that this process has not read.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class DeltaLakeTable(LakeTable):
             partitioning = partition_of(partitions)
             if partitioning is None:
                 raise LakeError(
-                    f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write tables that have no partitions "
-                    "or those that they made themselves (--partition-by); write to another table"
+                    f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write only tables without "
+                    "partitions, and tables that they created (--partition-by): use another table"
                 )
             schema = pa.schema([field for field in schema if field.name not in partitions])
         return TableState(
@@ -119,7 +119,6 @@ class DeltaLakeTable(LakeTable):
         return Progress(positions, Lease("", epoch, until_ms))
 
     def owner(self, state: TableState) -> str:
-        """Return the last owner under this pipeline name, according to the newest commits."""
         for commit in state.reference.history(20):
             if commit.get("pybrokerPipeline") == self._pipeline:
                 return str(commit.get("pybrokerOwner", ""))
@@ -202,7 +201,7 @@ class DeltaLakeTable(LakeTable):
         if refused:
             raise EvolutionRefused(
                 f"a Delta table written by delta-rs supports new columns, but not {refused}: use --format iceberg, "
-                "another table (--table), leave the column out (--columns), or --on-incompatible new-column"
+                "another table (--table), omit the column (--columns), or --on-incompatible new-column"
             )
         return changes
 
@@ -277,7 +276,6 @@ def _reachable(location: str) -> Iterator[None]:
 
 
 def _partition_number(partitioning: Partitioning | None, value: Any) -> int | None:
-    """Return the hours or days since 1970 of a partition value in Delta's form."""
     if value is None or partitioning is None:
         return None
     if partitioning.unit == "day":

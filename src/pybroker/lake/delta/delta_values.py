@@ -43,7 +43,6 @@ def partition_column(partitioning: Partitioning) -> pa.Field:
 
 
 def partition_of(columns: list[str]) -> Partitioning | None:
-    """Return the partitioning of a table that a pipeline created; None for other partition columns."""
     return _COLUMNS.get(columns[0]) if len(columns) == 1 else None
 
 

@@ -68,7 +68,6 @@ def delete_old_metadata(before: Table, after: Table) -> None:
 
 
 def _only_of(table: Table, expired: list[Snapshot], kept: list[Snapshot]) -> list[str]:
-    """Return the manifest lists, manifests and data files that only the expired snapshots need."""
     kept_manifests = {manifest.manifest_path for snapshot in kept for manifest in snapshot.manifests(table.io)}
     doomed_manifests: dict[str, ManifestFile] = {}
     doomed = [snapshot.manifest_list for snapshot in expired]
@@ -88,7 +87,6 @@ def _only_of(table: Table, expired: list[Snapshot], kept: list[Snapshot]) -> lis
 
 
 def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the data files of these snapshots. Each manifest is read once."""
     manifests = {
         manifest.manifest_path: manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)
     }

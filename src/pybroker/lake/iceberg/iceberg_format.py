@@ -144,8 +144,8 @@ class IcebergTable(LakeTable):
                     column = table.metadata.schema().find_column_name(fields[0].source_id)
                     return Partitioning(str(column), "hour" if unit == "hour" else "day")
         raise LakeError(
-            f"{self._identifier} is partitioned by {table.metadata.spec()}: pipelines write tables that have no partitions or "
-            "one of hour(time) and day(time); write to another table"
+            f"{self._identifier} is partitioned by {table.metadata.spec()}: pipelines write only tables without partitions, "
+            "or with one hour or day partition of a time: use another table"
         )
 
     def commit(self, state: TableState, change: Change) -> TableState:
@@ -213,8 +213,8 @@ class IcebergTable(LakeTable):
         for manifest in snapshot.manifests(table.io):
             if manifest.content != ManifestContent.DATA:
                 raise LakeError(
-                    f"{self._identifier} has delete files of another engine: let that engine rewrite the table, "
-                    "or leave merging to it (--merge-small-files no)"
+                    f"{self._identifier} has delete files of another engine: rewrite the table with that engine, "
+                    "or disable merging (--merge-small-files no)"
                 )
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                 file: DataFile = entry.data_file

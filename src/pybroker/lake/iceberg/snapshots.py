@@ -1,11 +1,11 @@
 """A new snapshot of an Iceberg table: manifests, manifest list, and the updates for the catalog.
 
-pyiceberg's own transaction is not used. It rebuilds a refused append on the new head and commits it, which doubles rows if
-another process has taken the position. It cannot replace files. And it copies the whole metadata about twenty times per commit.
-This module uses pyiceberg's manifest writers, values and catalogs.
+pyiceberg's own transaction is not used: it commits a refused append again on the new head, which doubles rows if
+another process has taken the position; it cannot replace files; and it copies the whole metadata about twenty times per
+commit. This module uses pyiceberg's manifest writers, values and catalogs.
 
-Each commit creates a snapshot, even one that only takes the lease: properties are protected by nothing but the assertion that
-`main` is still the snapshot that was read.
+Each commit creates a snapshot, even one that only takes the lease, because properties are protected only by the
+assertion that `main` is still the snapshot that was read.
 """
 
 from __future__ import annotations
@@ -190,7 +190,6 @@ class SnapshotWriter:
         return kept
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Merge the manifests of each size class that has enough of them."""
         classes: dict[tuple[int, int], list[ManifestFile]] = {}
         rest: list[ManifestFile] = []
         for manifest in manifests:

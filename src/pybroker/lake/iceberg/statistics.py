@@ -16,7 +16,6 @@ from pybroker.lake.table_format import WrittenFile
 
 
 def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFile]:
-    """Return manifest entries, with bounds and counts of each column from the files' footers."""
     schema = metadata.schema()
     plan = compute_statistics_plan(schema, metadata.properties)
     mapping = parquet_path_to_id_mapping(schema)

@@ -1,10 +1,9 @@
-"""A checkpoint: move buffered entries to segment files, then commit their new state in one transaction.
+"""A checkpoint moves buffered entries to segment files and commits their new state in one transaction.
 
-The order with its reasons: write entries to segment files; make those files and their directory durable; commit the
-table's transaction (journal position, extents, cursors); release the journal files before the position. A crash before
-the transaction leaves the old extents and the whole journal, and recovery writes the same bytes again. After it, the
-journal is not needed. Invariant: a checkpoint never changes a segment before its committed extent. It runs in the
-checkpoint's thread; the event loop passes objects that do not change until the checkpoint has ended.
+Order: write and sync segment files and their directory; commit the table's transaction (journal position, extents,
+cursors); release the journal files before that position. After a crash before the transaction, recovery writes the same
+bytes again from the journal. Invariant: a checkpoint never changes a segment before its committed extent. It runs in
+its own thread and receives only objects that do not change before it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pybroker.local_store.segments.segment_tail import Leftovers
 from pybroker.local_store.segments.segment_writer import SegmentWriter, parse_segment_name, segment_path
 from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
 
-# For more files, one sync of the file system is cheaper.
+# Above this number of files, one sync of the file system is cheaper.
 MAX_SINGLE_SYNCS = 256
 
 
@@ -34,26 +33,30 @@ class LedgerWork:
     payloads: Sequence[bytes | memoryview]
     message_counts: Sequence[int]
     is_sealed: bool
-    is_deleted: bool = False  # set from the loop while the checkpoint runs
+    is_deleted: bool = False  # set by the event loop while the checkpoint runs
 
 
 @dataclass(slots=True)
 class CheckpointJob:
-    """Everything of one checkpoint; `change` receives the new extents."""
+    """Input of one checkpoint. `run_checkpoint` adds the new extents to `change`."""
 
     change: TableChange
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
     leftovers: Leftovers = Leftovers.REFUSE
-    syncs_slices: bool = True  # False without concurrent appends: one sync of a file is faster than many
+    syncs_slices: bool = True  # False if no appends run at the same time: then one sync per file is faster
     written_bytes: int = 0
-    counts_files: bool = False  # at a run's last checkpoint: the number of segment files is stored
+    counts_files: bool = False  # True for the last checkpoint of a clean stop, which stores the number of segment files
 
 
 def run_checkpoint(
     disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob
 ) -> dict[int, LedgerLocation]:
-    """Raises OSError and StoreError: out of space changes nothing and the job can be run again, all else is fatal."""
+    """Run the checkpoint and return the new location of each sealed ledger.
+
+    Without disk space it raises OSError, commits nothing, and can be run again with the same job. Any other OSError or
+    StoreError is fatal for the store.
+    """
     moved: dict[int, LedgerLocation] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
     job.written_bytes = 0
@@ -86,7 +89,7 @@ def run_checkpoint(
 
 
 def _forget_if_deleted(disk: Disk, path: Path, work: LedgerWork) -> None:
-    # Deleted while it was written: the deletion removes the file before this check or after it.
+    # The ledger was deleted during the write. The deletion removes the file before or after this check.
     if work.is_deleted:
         disk.unlink(path)
 
@@ -100,13 +103,13 @@ def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
         elif work.ledger_id in moved:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
         else:
-            # Its deletion, and perhaps more of its entries, are behind the mark: a replay must find it as it was at the
-            # mark.
+            # The deletion record, and perhaps more entries, are in the journal behind the mark. A replay starts from
+            # the state at the mark.
             job.change.extents[work.ledger_id] = _extent_with(work)
 
 
 def _extent_with(work: LedgerWork) -> LedgerExtent:
-    """Return the contents of the ledger with the entries of `work`, although they are in no file."""
+    """Return the extent of the ledger including the entries of `work`, although no file contains them."""
     before = work.extent
     return LedgerExtent(
         before.end_offset,
@@ -118,7 +121,7 @@ def _extent_with(work: LedgerWork) -> LedgerExtent:
 
 def _write_ledger(disk: Disk, path: Path, work: LedgerWork, job: CheckpointJob, *, must_sync: bool) -> LedgerLocation:
     with disk.open_for_write(path) as file:
-        # A copy, so that a job that is run again starts from the same index.
+        # A copy, so that a retry starts from the same index.
         writer = SegmentWriter(
             file,
             work.ledger_id,

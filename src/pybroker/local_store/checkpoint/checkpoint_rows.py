@@ -1,9 +1,8 @@
 """The tables and rows of `checkpoint.db`, and the detection of damage in them.
 
-Invariants: each row's `checksum` matches its key and its other values; for each table with rows of ledgers or cursors,
-`digests` has the number of rows and the sum of their checksums, updated by SQLite itself with each change. So a changed
-row is detected by its checksum, and a missing or restored row by the sums. SQLite detects neither: with a damaged page
-it may just not find a row.
+Invariants: each row's `checksum` matches its key and values. For each table of ledgers or cursors, `digests` contains
+the number of rows and the sum of their checksums, maintained by SQLite triggers. The checksum detects a changed row,
+and the digest a missing or reappeared row, which SQLite itself does not detect.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DIGESTED_TABLES = ("unsealed", "snapshots", "deltas")
 
 _LOW_BITS = 32
 _LOW_MASK = (1 << _LOW_BITS) - 1
-# SQLite's integers have a sign.
+# SQLite's integers are signed.
 _KEY_MASK = 0x7FFFFFFF
 
 _TABLES = {
@@ -51,7 +50,7 @@ class DamagedTable(StoreError):
 
 
 class NewerTable(StoreError):
-    """A newer version of pybroker wrote the tables: they are not damaged, and stay as they are."""
+    """A newer version of pybroker wrote the tables. They are intact and are not changed."""
 
 
 def _trigger(table: str, event: str) -> tuple[str, str]:
@@ -80,17 +79,16 @@ SCHEMA = {
 
 
 def row_checksum(key: object, *values: object) -> int:
-    """Return the last column of a row: in the upper half, a checksum of its key; in the lower half, one of the whole
-    row.
+    """Return the checksum column of a row: the upper half covers the key, the lower half the whole row.
 
-    So a row with a wrong checksum can still be attributed to its key if that is intact.
+    If the row is damaged but its key is intact, the damage can still be attributed to that key.
     """
     key_checksum = crc32c(f"{key}|".encode())
     return (key_checksum & _KEY_MASK) << _LOW_BITS | _checksum_of(values, key_checksum)
 
 
 def is_key_right(key: object, checksum: object) -> bool:
-    """Return whether a row with a wrong checksum has the key that was written."""
+    """Return whether the key of a row with a wrong checksum is intact."""
     return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
 
 
@@ -105,7 +103,9 @@ def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return 0 without tables. Raises NewerTable, DamagedTable for unknown ones, and sqlite3.Error."""
+    """Return the version of the tables, 0 without tables. Raises NewerTable, DamagedTable for an unknown version, and
+    sqlite3.Error.
+    """
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if not found:
         return 0
@@ -125,9 +125,9 @@ def version_text(version: int) -> str:
 
 
 def _newer_version(connection: sqlite3.Connection) -> int | None:
-    """Return the version that a newer version of pybroker stored; None if there is none, or it has a wrong checksum.
+    """Return the stored version if it is newer than this one and its checksum is right, else None.
 
-    So every version stores this row in the same way.
+    Every version of pybroker stores this row in the same format.
     """
     try:
         row = connection.execute("SELECT value, checksum FROM facts WHERE name = 'version'").fetchone()
@@ -139,14 +139,14 @@ def _newer_version(connection: sqlite3.Connection) -> int | None:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create empty tables, in a transaction of the caller. Raises sqlite3.Error."""
+    """Create empty tables, inside the caller's transaction. Raises sqlite3.Error."""
     for statement in SCHEMA.values():
         connection.execute(statement)
     connection.executemany("INSERT INTO digests VALUES (?, 0, 0, 0)", [(table,) for table in DIGESTED_TABLES])
 
 
 def convert_first_version(connection: sqlite3.Connection) -> None:
-    """Replace tables of version 1, in a transaction of the caller. Raises DamagedTable for damage, and sqlite3.Error."""
+    """Convert tables of version 1, inside the caller's transaction. Raises DamagedTable and sqlite3.Error."""
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for table in ("facts", *DIGESTED_TABLES):
         rows[table] = []
@@ -157,7 +157,9 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"it has version {values[1]}, this program knows {TABLE_VERSION}")
+                    raise DamagedTable(
+                        f"it has version {values[1]}, this version of pybroker supports up to {TABLE_VERSION}"
+                    )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:
@@ -189,7 +191,7 @@ class Digest:
     row_sum: int = 0
 
     def add(self, checksum: object) -> None:
-        """A damaged checksum that is not a number adds nothing to the sums."""
+        """Add one row. A damaged checksum that is not a number adds nothing."""
         self.row_count += 1
         if isinstance(checksum, int):
             self.key_sum += checksum >> _LOW_BITS
@@ -198,7 +200,7 @@ class Digest:
 
 @dataclass(slots=True)
 class TableCheck:
-    """The check of one table: add all rows, then ask for the result."""
+    """Check of one table: call `add` for each row, then `lost`."""
 
     table: str
     damaged: list[DamagedRow] = field(default_factory=list)
@@ -213,26 +215,24 @@ class TableCheck:
         return False
 
     def lost(self, digest: Digest | None) -> str:
-        """Return the damage of the table as a whole, in words; empty if at most the `damaged` rows are affected."""
+        """Describe damage beyond the `damaged` rows; empty if there is none."""
         if digest is None:
             return f"the digest of {self.table} is missing"
         found = self._found
         if (found.row_count, found.key_sum) != (digest.row_count, digest.key_sum):
-            return (
-                f"rows of {self.table} are lost or changed: {digest.row_count} were stored, {found.row_count} are there"
-            )
+            return f"rows of {self.table} are lost or changed: {digest.row_count} were stored, {found.row_count} were found"
         if found.row_sum != digest.row_sum and not self.damaged:
             return f"rows of {self.table} are older than those that were stored last"
         return "; ".join(str(row) for row in self.damaged if not row.is_key_right)
 
 
 def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
-    """Yield rows in the order of the pages, which also finds rows that a search by key would miss."""
+    """Yield rows in page order, which includes rows that a search by key would miss."""
     yield from map(list, connection.execute(f"SELECT * FROM {table}"))
 
 
 def read_digest(connection: sqlite3.Connection, table: str) -> Digest | None:
-    """Return the digest that SQLite has kept. Raises sqlite3.Error."""
+    """Return the digest that the triggers maintain. Raises sqlite3.Error."""
     statement = "SELECT row_count, key_sum, row_sum FROM digests WHERE name = ?"
     found = connection.execute(statement, (table,)).fetchone()
     return None if found is None else Digest(*found)

@@ -1,13 +1,11 @@
-"""The result of checkpoints beside segment files: one SQLite file, changed by one transaction for each checkpoint.
+"""The state that checkpoints commit: one SQLite file, changed by one transaction per checkpoint.
 
-A transaction contains the journal batch up to which all data is in its final place (`sequence`), the valid length of
-the segment file of each unsealed ledger, and the snapshots and deltas of cursors. So a crash at any moment of a
-checkpoint leaves either the state before it, with the whole journal, or the state after it. `checkpoint_rows.py` has
-the format of rows and the detection of damage. A cursor without stored state is distinguished from a lost one by the
-rows found at the start and the changes since.
+A transaction contains `sequence` (all journal batches below it are in their final files), the valid length of each
+unsealed ledger's segment file, and the snapshots and deltas of cursors. A crash leaves either the old state with the
+whole journal, or the new state. To distinguish a new cursor from a lost one, the table remembers which cursors have
+rows.
 
-Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading
-threads.
+Concurrency: any thread, one at a time (a lock). The checkpoint thread commits, reading threads load.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, page_damage, transaction
+from pybroker.disk.database import SQLITE_FAILURES, empty_log, failure_text, lacks_space, page_damage, transaction
 from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
 from pybroker.local_store.checkpoint.checkpoint_rows import (
@@ -46,25 +44,25 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 @dataclass(slots=True)
 class Facts:
-    """Numbers of the whole store."""
+    """Values that apply to the whole store."""
 
     version: int = TABLE_VERSION
-    sequence: int = 0  # batches below are covered
-    first_generation: int = 1  # of the current run's journal files: older ones are void
-    cursor_number: int = 1  # not yet used for a cursor record
-    ledger_id: int = 1  # not yet used for a ledger
-    is_clean: int = 0  # closed in order: the table covers the whole journal
-    commit: int = 0  # number of transactions
+    sequence: int = 0  # batches below this number are in their final files
+    first_generation: int = 1  # generation of the current run's first journal file: files of older generations are void
+    cursor_number: int = 1  # first unused number of a cursor record
+    ledger_id: int = 1  # first unused ledger id
+    is_clean: int = 0  # 1 after a clean stop: the table covers the whole journal
+    commit: int = 0  # number of transactions so far
     first_named_ledger_id: int = (
-        0  # from this id on, ledgers without metadata are empty; below it a deletion may be lost
+        0  # ledgers from this id on that no metadata names are empty; the deletion of a lower one may be lost
     )
-    journal_end: int = 0  # lower batches were durable at this commit; at least `sequence`
-    is_journal_made: int = 0  # a journal file from `first_generation` on exists until this run stops cleanly
-    first_own_ledger_id: int = 0  # earlier runs created lower ids, so their creation is not in the journal
-    segment_files: int = 0  # in ledgers/ at the last clean stop
+    journal_end: int = 0  # lower batches were durable at this commit; never below `sequence`
+    is_journal_made: int = 0  # 1 while this run has a journal file from `first_generation` on; 0 after a clean stop
+    first_own_ledger_id: int = 0  # earlier runs created the lower ids, so the journal does not contain their creation
+    segment_files: int = 0  # number of files in ledgers/ at the last clean stop
 
 
-# Absent in stores of earlier versions.
+# Stores of earlier versions lack these.
 _LATER_FACTS = frozenset(
     {"commit", "first_named_ledger_id", "journal_end", "is_journal_made", "first_own_ledger_id", "segment_files"}
 )
@@ -74,20 +72,20 @@ NAMES_NOT_CERTAIN = 1 << 62
 
 @dataclass(slots=True)
 class CursorChange:
-    """The change of one cursor: its deletion if set, then the snapshot, then the deltas after it."""
+    """Change of one cursor, applied in this order: deletion, snapshot, deltas."""
 
     cursor_id: str
     is_deleted: bool
     snapshot: tuple[int, bytes] | None
     deltas: list[tuple[int, bytes]]
-    covered_number: int  # the last record that this change includes
+    covered_number: int  # number of the last record that this change includes
 
 
 @dataclass(slots=True)
 class TableChange:
     """One transaction."""
 
-    facts: dict[str, int]  # those that change, by the names of `Facts`
+    facts: dict[str, int]  # changed values, by field name of `Facts`
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
     closed_ledgers: list[int] = field(default_factory=list)  # sealed or deleted
     cursors: list[CursorChange] = field(default_factory=list)
@@ -98,16 +96,16 @@ class DamagedCursor(StoreError):
 
 
 class LostFacts(StoreError):
-    """The facts of an existing store are gone: it must not be initialized again."""
+    """An existing store has no valid facts. It must not be initialized as a new one."""
 
 
 class CheckpointTable:
     """The SQLite file."""
 
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
-        """Open the file. It is created, and may lack facts, only if nothing else exists.
+        """Open the file. It may be created, or lack facts, only if the store's directory contains no other files.
 
-        `what_is_there` describes other files in the store's directory, empty for none. Raises StoreError.
+        `what_is_there` describes those other files; empty if there are none. Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -118,7 +116,7 @@ class CheckpointTable:
         try:
             self._connection = disk.open_database(path)
         except SQLITE_FAILURES as error:
-            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+            raise StoreError(f"{path.name} cannot be opened: {failure_text(error)}") from error
         try:
             version = schema_version(self._connection)
             if version == 0 and what_is_there:
@@ -131,7 +129,7 @@ class CheckpointTable:
             disk.sync_directory(path.parent)
         except SQLITE_FAILURES as error:
             self.abandon()
-            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+            raise StoreError(f"{path.name} cannot be opened: {failure_text(error)}") from error
         except NewerTable as error:
             self.abandon()
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
@@ -141,13 +139,13 @@ class CheckpointTable:
         except BaseException:
             self.abandon()
             raise
-        # The cursors with stored state, as hashes: a million of them take about 16 MB.
+        # Hashes of the cursors that have rows: about 16 MB for a million cursors.
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
-        """Check all rows. Return the cursors with damaged rows. Raises StoreError for any other damage.
+        """Check all rows and return the cursors with damaged rows. Must run once, before any load or change.
 
-        Called once, before the first load or change.
+        Raises StoreError for any other damage.
         """
         damaged: dict[str, None] = {}
         try:
@@ -171,7 +169,7 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last commit, or of a new store. Raises StoreError if any is lost."""
+        """Return the facts of the last commit, or those of a new store. Raises StoreError if a fact is missing."""
         facts = Facts()
         found = set()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
@@ -180,7 +178,7 @@ class CheckpointTable:
                 raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
             if not hasattr(facts, name):
                 raise StoreError(
-                    f"{self._path.name} cannot be opened: this version of pybroker does not know its fact {name}: "
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its value {name}: "
                     "start the newer version that wrote it"
                 )
             setattr(facts, name, value)
@@ -190,7 +188,7 @@ class CheckpointTable:
         if found and (missing := missing_facts(found)):
             raise self._damaged(missing)
         if found and "first_named_ledger_id" not in found:
-            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # how its journal was written is unknown
+            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # unknown whether its journal was synced
         self.commit_count = facts.commit
         return facts
 
@@ -202,8 +200,8 @@ class CheckpointTable:
         return extents
 
     def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return snapshot and later deltas, each with its number. Raises DamagedCursor, and StoreError if it cannot be
-        read.
+        """Return the snapshot and the later deltas, each with its record number. Raises DamagedCursor, or StoreError
+        for a failed read.
         """
         with self._lock:
             snapshots = self._read("SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id)
@@ -212,7 +210,7 @@ class CheckpointTable:
             )
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
-            # Not treated as a new cursor: that would undo every acknowledgement.
+            # Not treated as a new cursor, because that would undo every acknowledgement.
             raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
@@ -221,7 +219,7 @@ class CheckpointTable:
         return snapshot, [(number, data) for number, data, _ in deltas]
 
     def commit(self, change: TableChange) -> None:
-        """Store `change` completely or not at all. Raises OSError without disk space, StoreError otherwise."""
+        """Commit `change` completely or not at all. Raises OSError without disk space, StoreError otherwise."""
         with self._lock:
             change.facts["commit"] = self.commit_count + 1
             try:
@@ -239,14 +237,13 @@ class CheckpointTable:
                     self._stored_cursors.discard(_hash_of(cursor.cursor_id))
 
     def close(self) -> None:
-        """Move the contents of the log into the file, and close it."""
         with self._lock:
             if reason := empty_log(self._connection):
                 logs.warning("checkpoint.log_kept", file=self._path.name, reason=reason)
             self._connection.close()
 
     def abandon(self) -> None:
-        """Close it and leave its files unchanged: after a refused start they may be needed as they are."""
+        """Close the file without changing it or its log, which a repair may need after a refused start."""
         with self._lock:
             self._connection.close()
 
@@ -279,7 +276,7 @@ class CheckpointTable:
             return self._read(statement, *values)
 
     def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The lock is held."""
+        """The caller holds the lock."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except SQLITE_FAILURES as error:
@@ -292,14 +289,14 @@ class CheckpointTable:
     def _damaged(self, what: str) -> StoreError:
         name = self._path.name
         return StoreError(
-            f"{name} is damaged: {what}. Put it back, with {name}-wal if there was one, from a copy of the same moment as the "
-            "ledgers and the journal"
+            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from a copy of the same moment as the "
+            "ledgers and the journal, or run `pybroker ledger repair`"
         )
 
 
 @cache
 def _upsert(table: str, *keys: str) -> str:
-    """Return a statement that inserts or updates a row: REPLACE would not subtract the removed row from the digest."""
+    """Return a statement that inserts or updates a row. REPLACE would not subtract the replaced row from the digest."""
     columns = COLUMNS[table]
     changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
     places = ", ".join("?" * len(columns))
@@ -312,12 +309,12 @@ def _hash_of(cursor_id: object) -> int:
 
 def missing_facts(found: set[str]) -> str:
     missing = sorted({field.name for field in fields(Facts)} - found - _LATER_FACTS)
-    return f"the facts {', '.join(missing)} are missing" if missing else ""
+    return f"the values {', '.join(missing)} are missing" if missing else ""
 
 
 def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
     return LostFacts(
-        f"{path.name} {what}, but {path.parent} holds {what_is_there}: what they mean stood in it. Put it back, with "
-        f"{path.name}-wal if there was one, from a copy of the same moment; or, to begin anew without what is there, move "
-        f"all of {path.parent} away"
+        f"{path.name} {what}, but {path.parent} contains {what_is_there}, which cannot be read without it. Restore {path.name}, "
+        f"with {path.name}-wal if it existed, from a copy of the same moment; or, to start with empty data, move all of "
+        f"{path.parent} away"
     )

@@ -1,10 +1,12 @@
-"""The schedule and the input of checkpoints: the part of `checkpoint.py` on the event loop.
+"""Scheduling of checkpoints, and preparation of their input on the event loop.
 
-Operation: at a threshold of appends, all buffered entries are frozen and a mark is put into the journal in the same
-event loop iteration. When the mark comes back, all appends before it are durable or refused, so the frozen entries are
-exactly the journal before the mark. The checkpoint's thread writes them while appends continue. Invariants: there is
-one checkpoint at a time; the journal before the mark is released only after the commit. Failure: without disk space the
-same checkpoint is retried, the journal stays, and reserved space is released for it; any other error ends the process.
+Operation: at a threshold of appends, the checkpointer freezes all buffered entries and puts a mark into the journal, in
+one event loop iteration. When the journal completes the mark, all earlier appends are durable or refused, so the frozen
+entries are exactly the journal before the mark. The checkpoint thread writes them while appends continue.
+
+Invariants: one checkpoint runs at a time; the journal before the mark is released only after the commit. Failure:
+without disk space the checkpoint is retried, the journal stays, and the reserve file is deleted. Any other error ends
+the process.
 """
 
 from __future__ import annotations
@@ -32,32 +34,29 @@ from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
-# The maximum size of a ledger's part of a checkpoint beside its payloads: partly filled file system blocks, and an
-# index.
+# Upper bound of the disk space per ledger beside payloads: partly filled file system blocks and an index.
 _LEDGER_BYTES = 8192
-# The same for an entry: its share of the columns and of a block's header.
+# The same per entry: columns and block headers.
 _ENTRY_BYTES = 16
-# This fraction of the limits is reserved for ledgers with little data in journal and memory: below their share by the
-# number of ledgers, but at least this fraction of the limit.
+# One part in 8 of each limit is reserved for ledgers that use less than their share of journal and memory.
 _KEPT_PART = 8
 _MOST_SHARES = 64
 
 
 class CheckpointListener(Protocol):
-    """The store of a checkpointer. All calls are on the event loop."""
+    """Callbacks to the store, on the event loop."""
 
     def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
-        """The index of a sealed ledger is in its segment file: the ledger is not in memory any more."""
+        """The segment file of a sealed ledger is complete, with its index; the ledger's memory is free."""
 
     def checkpoint_ended(self) -> None:
-        """A checkpoint is committed: memory and journal have capacity for further appends."""
+        """A checkpoint is committed. Deferred appends may continue."""
 
-    def checkpoint_failed(self, error: BaseException) -> None:
-        """No further checkpoint can be made, for another reason than a full disk."""
+    def checkpoint_failed(self, error: BaseException) -> None: ...
 
 
 class Checkpointer:
-    """Owned by the store, which reports appended, created, sealed, and deleted ledgers."""
+    """Owned by the store, which calls it for appended, created, sealed, and deleted ledgers."""
 
     def __init__(
         self,
@@ -99,23 +98,22 @@ class Checkpointer:
         self._has_made_last = False
         self._marked: asyncio.Future[CheckpointJob] | None = None
         self._job: CheckpointJob | None = None
-        # Size of the journal behind the mark, and before it until that part is committed.
+        # Journal bytes behind the mark, and before it until the checkpoint commits.
         self._bytes = 0
         self._records = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
         self._dirty: dict[int, LiveLedger] = {}
-        self._frozen_count = 0  # in the checkpoint in progress
+        self._frozen_count = 0  # entries of the running checkpoint
         self._created: list[int] = []
         self._deleted: list[int] = []
 
     @property
     def live_bytes(self) -> int:
-        """The size of the journal that a recovery would read."""
         return self._bytes + self._bytes_before_mark
 
     def unstored_bytes(self) -> int:
-        """Return the maximum size of data that segment files must still receive."""
+        """Return an upper bound of the bytes that checkpoints must still write to segment files."""
         job = self._job
         works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
         records = self._records + self._records_before_mark
@@ -123,10 +121,10 @@ class Checkpointer:
         return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
-        """Return whether appends of `ledger` may continue; otherwise they wait for a checkpoint.
+        """Return whether `ledger` may append now; otherwise its appends wait for a checkpoint.
 
-        A part of the limit is reserved for ledgers below their share: otherwise one fast publisher would make all
-        others wait as often as itself.
+        Part of the limit is reserved for ledgers below their share. Without it, one fast publisher would block all
+        others.
         """
         if not self._is_nearly_full():
             return True
@@ -154,7 +152,7 @@ class Checkpointer:
         self.recorded(size_bytes, entry_count)
 
     def recorded(self, size_bytes: int, record_count: int = 1) -> None:
-        """Count the growth, and start a checkpoint when it is due."""
+        """Count the growth of the journal, and start a checkpoint at the threshold."""
         self._bytes += size_bytes
         self._records += record_count
         if not self._is_scheduled and self._is_due():
@@ -162,7 +160,6 @@ class Checkpointer:
             self._tasks.start(self._run_scheduled(), "checkpoint")
 
     def request(self) -> None:
-        """Start a checkpoint soon, because there is no disk space and it would release journal files."""
         self._is_requested = True
         self.recorded(0, 0)
 
@@ -184,16 +181,17 @@ class Checkpointer:
                 work.is_deleted = True
 
     def fail(self, error: BaseException) -> None:
-        """The journal has failed: no mark will come back."""
+        """Stop after a failure of the journal: no mark will complete."""
         self._failed = error
         if self._marked is not None and not self._marked.done():
             self._marked.set_exception(StoreError("the journal has failed"))
 
     async def run(self, *, is_last: bool = False) -> bool:
-        """Make a checkpoint now. Return False if it could not be committed, or the last one is made.
+        """Run a checkpoint now. Return False if it was not committed, or if the last checkpoint of a clean stop has
+        already run.
 
-        A checkpoint that waited for the last one must not follow it: it would remove the mark of the clean stop, and
-        the next start would require journal files that the stop has removed.
+        No checkpoint may follow the last one: it would clear the mark of the clean stop, and the next start would
+        require journal files that the stop has removed.
         """
         async with self._lock:
             if self._failed is not None or self._has_given_up or self._has_made_last:
@@ -216,7 +214,7 @@ class Checkpointer:
             finally:
                 self._job = None
             if moved is None:
-                # Its entries are only in the journal, so no later checkpoint may commit that they are covered.
+                # The uncommitted entries are only in the journal, so a later checkpoint must not mark them as covered.
                 self._has_given_up = True
                 return False
             self._apply(job, moved)
@@ -230,7 +228,7 @@ class Checkpointer:
         return True
 
     def stop_retrying(self) -> None:
-        """Let a checkpoint without disk space fail, because the store closes; its journal stays."""
+        """Let a checkpoint without disk space fail, because the store is closing. The journal stays."""
         self._closing.set()
 
     async def close(self) -> None:
@@ -241,7 +239,7 @@ class Checkpointer:
         return self._failed is not None
 
     async def _run_scheduled(self) -> None:
-        # In its own iteration, so the append that reached the threshold is not delayed.
+        # In its own iteration, so that the append at the threshold is not delayed.
         await asyncio.sleep(0)
         try:
             while self._is_due() and await self.run():
@@ -257,11 +255,11 @@ class Checkpointer:
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
             or (self._is_requested and self._records > 0)
-            or self._is_nearly_full()  # regardless of thresholds: appends wait for this checkpoint
+            or self._is_nearly_full()  # ignores thresholds, because appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:
-        """Return when the mark is reached."""
+        """Freeze the buffered entries and wait until the journal completes the mark."""
         dirty, self._dirty = self._dirty, {}
         frozen = []
         for ledger in dirty.values():
@@ -273,7 +271,7 @@ class Checkpointer:
         marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
 
         def reached(sequence: int) -> None:
-            # Immediately and not in the task: entries that complete after the mark must not count as older.
+            # In the callback and not in the task: entries that complete after the mark belong to the next checkpoint.
             if not marked.done():
                 marked.set_result(self._make_job(sequence, frozen))
 
@@ -300,7 +298,9 @@ class Checkpointer:
         return CheckpointJob(change, works, deleted, leftovers)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
-        """This may take long, because records are numbered."""
+        """Return the changes of all cursors. It may yield between cursors, because record numbers show what a snapshot
+        covers.
+        """
         changes = []
         turn_start_ms = self._clock.monotonic_ms()
         for cursor in self._shelf.dirty():
@@ -314,7 +314,7 @@ class Checkpointer:
         is_deleted = cursor.deleted_number > 0
         if cursor.owner is not None and cursor.deltas:
             try:
-                # It covers every record numbered so far.
+                # The snapshot covers every record numbered so far.
                 snapshot = (self._shelf.next_number - 1, cursor.owner.snapshot())
                 return CursorChange(cursor.cursor_id, is_deleted, snapshot, [], snapshot[0])
             except Exception as error:  # noqa: BLE001 - one broken topic must not keep the journal of all
@@ -344,8 +344,7 @@ class Checkpointer:
                 return None
 
     def _work(self, job: CheckpointJob) -> dict[int, LedgerLocation]:
-        """Runs in the thread."""
-        # At least the covered batches. The noted end may be later: a batch notes it only when it is durable.
+        # At least the covered batches. `journal.end` may be ahead, because it contains only durable batches.
         job.change.facts["journal_end"] = max(job.change.facts["sequence"], self._journal_end.noted_end.next_sequence)
         moved = run_checkpoint(self._disk, self._directory, self._table, job)
         self._journal_end.committed(self._table.commit_count, job.change.facts["sequence"])

@@ -1,10 +1,9 @@
-"""The state of cursors on the event loop: their owners, and their records that are in the journal but not yet in the
-checkpoint table.
+"""State of cursors on the event loop: their owners, and the records that the journal has and the checkpoint table
+lacks.
 
-Invariant: table plus registry contain each durable record of a cursor. A record leaves the registry only after the
-table has it or a newer one. Records are numbered over the whole store, so a comparison shows whether a snapshot
-includes a record, whatever happened while it was taken. Pure state: the store does the IO, calls owners at the right
-time, and reports the results.
+Invariant: table plus registry contain each durable record of a cursor. A record leaves the registry only when the table
+contains it or a newer one. Record numbers are unique over the store, so comparing numbers shows whether a snapshot
+includes a record. Pure state: the store does the IO and reports the results.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from pybroker.storage_format.journal_layout import CursorRecord, RecordType
 
 
 class RegisteredCursor:
-    """A cursor that is attached or has records that the table does not have."""
+    """A cursor that has an owner, or records that the table lacks."""
 
     __slots__ = ("cursor_id", "deleted_number", "deltas", "owner", "snapshot")
 
     def __init__(self, cursor_id: str) -> None:
         self.cursor_id = cursor_id
         self.owner: CursorOwner | None = None
-        self.deleted_number = 0  # number of the deletion record, which invalidates the table's rows; 0 for none
+        # number of the deletion record, which makes the table's rows void; 0 without a deletion
+        self.deleted_number = 0
         self.snapshot: tuple[int, bytes] | None = None
         self.deltas: list[tuple[int, bytes]] = []
 
@@ -31,7 +31,7 @@ class RegisteredCursor:
 
 
 class CursorRegistry:
-    """All such cursors, and the numbering of records."""
+    """All registered cursors, and the numbering of records."""
 
     def __init__(self, next_number: int) -> None:
         self.next_number = next_number
@@ -55,13 +55,12 @@ class CursorRegistry:
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """The record counts once it is passed to `apply`."""
+        """Number a record. It takes effect with `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
 
     def apply(self, record: CursorRecord) -> None:
-        """Add a record in journal order: a new one, or one found at recovery."""
         cursor = self._cursor(record.cursor_id)
         if record.type is RecordType.CURSOR_DELTA:
             cursor.deltas.append((record.number, record.data))
@@ -69,7 +68,7 @@ class CursorRegistry:
             cursor.snapshot = (record.number, record.data)
             cursor.deltas.clear()
         else:
-            # The current number: a checkpoint that began before the deletion was durable does not cover it.
+            # The next record number: a checkpoint that began before the deletion was durable does not cover it.
             cursor.deleted_number = self.next_number
             self.next_number += 1
             cursor.owner = None
@@ -79,14 +78,14 @@ class CursorRegistry:
     def refused(self, record: CursorRecord) -> None:
         cursor = self._cursors.get(record.cursor_id)
         if cursor is not None:
-            for index in reversed(range(len(cursor.deltas))):  # it is one of the newest
+            for index in reversed(range(len(cursor.deltas))):  # it is among the last ones
                 if cursor.deltas[index][0] == record.number:
                     del cursor.deltas[index]
                     break
             self._drop_if_clean(cursor)
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return whether the table's rows are invalid, and a copy of the records that it does not contain."""
+        """Return whether a deletion made the table's rows void, and a copy of the records that the table lacks."""
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return False, None, []
@@ -96,7 +95,7 @@ class CursorRegistry:
         return [cursor for cursor in self._cursors.values() if cursor.is_dirty]
 
     def stored(self, cursor_id: str, number: int) -> None:
-        """The table has everything of this cursor up to and including `number`."""
+        """Drop the records up to and including `number`, which the table now contains."""
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return
@@ -122,9 +121,9 @@ def merge(
     stored: tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]],
     shelved: tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]],
 ) -> tuple[bytes | None, list[bytes]]:
-    """Return the records for a cursor's owner: the newest snapshot and all deltas after it, oldest first.
+    """Return the newest snapshot, and all deltas after it, oldest first.
 
-    Both may overlap: a checkpoint can move records from the registry to the table between the two reads.
+    `stored` and `shelved` may overlap, because a checkpoint can move records to the table between the two reads.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

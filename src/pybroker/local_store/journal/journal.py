@@ -1,11 +1,12 @@
-"""The write-ahead journal, as seen by the store, and the common part of its drivers.
+"""Interface of the write-ahead journal, and the common part of its drivers.
 
-A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch:
-`journal_thread.py` in one writer thread, `journal_direct.py` on the event loop while the kernel writes in the
-background, and tests step by step. Invariants of all drivers: a completion without error means that the batch is as
-durable as `sync_data` promises; batches are written in the order of `put`; completions are called on the event loop, in
-that order, never inside `put`. A failure that the batcher does not survive is reported to `on_fatal` once. Nothing is
-completed after it, and nothing is retried, because a retried sync can report success for lost bytes.
+A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch. Drivers: a
+writer thread (`journal_thread.py`), the event loop with background writes by the kernel (`journal_direct.py`), and step
+by step in tests.
+
+Invariants: a completion without error means that the batch is as durable as `sync_data` promises. Batches are written,
+and completions called on the event loop, in the order of `put`; never inside `put`. A fatal failure is reported to
+`on_fatal` once. After it, nothing is completed or retried, because a retried sync can report success for lost bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pybroker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSetup:
-    """`completed` receives each batch on the event loop, `on_fatal` the fatal error."""
+    """Parameters of a journal: `completed` receives each batch on the event loop, `on_fatal` the fatal error."""
 
     files: JournalFiles  # started
     end: JournalEndFile
@@ -35,7 +36,7 @@ class JournalSetup:
     on_fatal: Callable[[BaseException], None]
     max_batch_bytes: int
     sync_data: bool
-    direct_io: bool  # where the system can do it
+    direct_io: bool  # use direct IO if the system supports it
     clock: Clock
     threads: Threads
 
@@ -51,30 +52,27 @@ class Journal(ABC):
 
     @property
     @abstractmethod
-    def queue_depth(self) -> int:
-        """Items that no batch has taken yet."""
+    def queue_depth(self) -> int: ...
 
     @abstractmethod
-    def put(self, item: JournalItem) -> None:
-        """The completion is called on the event loop, never inside this call."""
+    def put(self, item: JournalItem) -> None: ...
 
     @abstractmethod
     async def close(self, *, is_covered: bool) -> None:
-        """Write the queue, stop, and close the files. `is_covered` as in `JournalFiles.close`."""
+        """Write the queued items, stop, and close the files. `is_covered`: see `JournalFiles.close`."""
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """No item of this fenced ledger is in the queue any more."""
+        """Forget the fenced ledger: the queue contains no item of it any more."""
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:
-        """Record the durable end of the batch, which may be completed then."""
         if ended.end is not None:
             self.setup.end.noted(*ended.end)
         return ended.batch
 
 
 class BlockingSteps:
-    """Performs the steps of a journal's batcher and waits for each: for a thread, or where nothing else runs meanwhile."""
+    """Driver that waits for each step of the batcher."""
 
     def __init__(self, journal: Journal) -> None:
         self._batcher = journal.batcher
@@ -84,7 +82,6 @@ class BlockingSteps:
         self._clock = journal.setup.clock
 
     def carry_out(self, step: Step) -> Ended:
-        """Perform a batch from its first step to its end. Raises errors that the journal must not survive."""
         while type(step) is not Ended:
             step = self._answered(step)
         return step
@@ -92,7 +89,7 @@ class BlockingSteps:
     def _answered(self, step: Step) -> Step:
         batcher = self._batcher
         if type(step) is MakeRoom:
-            self._files.make_room().exception()  # on failure the next write finds that out
+            self._files.make_room().exception()  # the next write reports a failure
             return batcher.room_made()
         try:
             if type(step) is TakeFile:

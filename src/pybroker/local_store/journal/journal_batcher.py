@@ -1,13 +1,16 @@
-"""The rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
+"""Rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
-Operation: `take` puts items into the open batch until it accepts no more; `close_batch` returns the first step. A
-driver performs the step and answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the
-next step; `Ended` is the last one. Invariants: one batch is in progress at a time, in the order of the items; sequence
-numbers of batches on disk have no gaps; after a refused run of a ledger, no later run of it is written, and none of
-another ledger that its listener created before it was notified. Failure: without disk space, items are refused and the
-journal continues: first the runs, then, if releasing reserved space does not help either, the other records. The bytes
-that a refused batch may have left in the file are erased, or it would be restored after a crash. `failed` raises any
-other error: nothing may be written or completed after it.
+Operation: `take` adds items to the open batch; `close_batch` returns the first step. A driver performs the step and
+answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; `Ended` is the last
+one.
+
+Invariants: one batch is in progress at a time, in the order of the items. Sequence numbers of batches on disk have no
+gaps. After a refused run, no later run of its ledger is written, nor any run that the same listener appends to another
+ledger before it is notified.
+
+Failure: without disk space, items are refused and the journal continues. Runs are refused first; other records only if
+releasing the reserve does not help. The bytes of a refused batch are erased, because a recovery would restore them.
+`failed` raises any other error: nothing may be written or completed after it.
 
 Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """
@@ -42,9 +45,9 @@ ERASED = bytes(BATCH_ALIGNMENT)
 
 
 class JournalLocation:
-    """Where batches go in one file of the journal.
+    """Write position in one journal file.
 
-    The batcher moves `offset` and `last_sequence`; the file may be reused when a checkpoint covers `last_sequence`.
+    The batcher advances `offset` and `last_sequence`. The file may be reused when a checkpoint covers `last_sequence`.
     """
 
     __slots__ = ("capacity_bytes", "header", "last_sequence", "offset")
@@ -57,11 +60,11 @@ class JournalLocation:
 
 
 class Write(NamedTuple):
-    """Write `pieces`, one after the other, at `offset` of the file that was taken last. Answer: `written`, `failed`."""
+    """Write `pieces` consecutively at `offset` of the current file. Answer: `written` or `failed`."""
 
     pieces: tuple[bytes, ...]
     offset: int
-    is_durable: bool  # onto the device
+    is_durable: bool  # sync to the device
     is_erasure: bool = False
 
 
@@ -74,7 +77,7 @@ class MakeRoom(NamedTuple):
 
 
 class BatchEnd(NamedTuple):
-    """The durable end of the journal: in this file, with the batches below `next_sequence`."""
+    """The durable end of the journal: its file and offset, behind the batches below `next_sequence`."""
 
     next_sequence: int
     generation: int
@@ -82,7 +85,7 @@ class BatchEnd(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The batch is written or refused. If there is an `end`, it must be recorded before the results are reported."""
+    """The batch is written or refused. If `end` is set, it must be recorded before the results are reported."""
 
     batch: JournalBatch
     end: BatchEnd | None
@@ -92,7 +95,7 @@ Step = Write | TakeFile | MakeRoom | Ended
 
 
 class _State(Enum):
-    """The event that the batcher waits for."""
+    """The event for which the batcher waits."""
 
     COLLECTING = "items"
     TAKING_FILE = "the next file"
@@ -105,7 +108,9 @@ class JournalBatcher:
     """Owned by the journal, whose driver performs its steps."""
 
     def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
-        """Begin at `place`. A batch accepts no more items above `max_batch_bytes`. `is_synced`: batches are durable."""
+        """Begin at `place`. A batch above `max_batch_bytes` accepts no more items. `is_synced`: sync each batch to the
+        device.
+        """
         self._place = place
         self._next_sequence = next_sequence
         self._max_batch_bytes = max_batch_bytes
@@ -123,7 +128,7 @@ class JournalBatcher:
     # The open batch
 
     def take(self, item: JournalItem) -> bool:
-        """Put `item` into the open batch. Return False if it accepts no other item before `Ended`."""
+        """Put `item` into the open batch. Return False if the batch is then full."""
         batch = self._batch
         if type(item) is AppendRun:
             if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
@@ -137,7 +142,7 @@ class JournalBatcher:
             batch.parts.append(item.data)
             self._open_bytes += len(item.data)
         elif type(item) is JournalMark:
-            # The batch ends here: its sequence number must separate earlier from later items.
+            # A mark ends its batch, so that the sequence number separates earlier from later items.
             batch.mark = item
             return False
         else:
@@ -146,24 +151,23 @@ class JournalBatcher:
         return self._open_bytes < self._max_batch_bytes
 
     def _is_fenced(self, run: AppendRun) -> bool:
-        """Return whether the run must be refused because an earlier one was."""
+        """Return whether the run must be refused because an earlier one was refused."""
         if run.listener in self._fenced_listeners:
             self._fenced.add(run.ledger_id)  # later runs would leave a gap
             return True
         return run.ledger_id in self._fenced
 
     def close_batch(self, submitted_ms: float) -> Step:
-        """Close the batch and return the first step. `submitted_ms`: the time at which the oldest item was put."""
+        """Close the batch and return the first step. `submitted_ms`: the time of the `put` of its oldest item."""
         self._expect(_State.COLLECTING)
         self._batch.submitted_ms = submitted_ms
-        if not self._batch.parts:  # marks, or runs of a fenced ledger
+        if not self._batch.parts:  # only marks, or runs of fenced ledgers
             return self._end(None)
         return self._put()
 
     # Answers
 
     def written(self) -> Step:
-        """The bytes are in the file, as durable as requested."""
         if self._state is _State.ERASING:
             return self._end(None)
         self._expect(_State.WRITING)
@@ -175,18 +179,16 @@ class JournalBatcher:
         return self._end(end)
 
     def file_taken(self, place: JournalLocation) -> Step:
-        """`place` is the next file; the previous one gets no more batches."""
         self._expect(_State.TAKING_FILE)
         self._place = place
         return self._write()
 
     def room_made(self) -> Step:
-        """Reserved space was released for the items that are not refused."""
         self._expect(_State.MAKING_ROOM)
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """The write, or the next file, failed. Raises `error` unless it reports a full disk."""
+        """The write, or the preparation of the next file, failed. Raises `error` unless the disk is full."""
         if not lacks_room(error):
             raise error
         if self._state is _State.ERASING:
@@ -209,7 +211,7 @@ class JournalBatcher:
         batch, place = self._batch, self._place
         self._body = b"".join(batch.parts)
         batch.size_bytes = BATCH_HEADER_BYTES + len(self._body)
-        # A batch larger than a whole file makes an empty file longer; it is the only one that does.
+        # A batch larger than a whole file extends an empty file; only such a batch exceeds the capacity.
         if place.offset + batch.size_bytes > place.capacity_bytes and place.offset > FILE_HEADER_BYTES:
             self._state = _State.TAKING_FILE
             return TakeFile()

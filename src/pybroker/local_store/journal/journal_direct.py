@@ -1,7 +1,8 @@
-"""The journal without a writer thread: the event loop collects and encodes, the kernel writes in the background.
+"""The journal without a writer thread: the event loop encodes batches, and the kernel writes them in the background.
 
-The first item of an idle journal is written with all items of the same event loop iteration; items that arrive during a
-write form the next batch. The event loop never waits here: writes, the next file, and free space call back.
+An idle journal writes the first item together with all items of the same event loop iteration. Items that arrive during
+a write form the next batch. The event loop never blocks: writes, the next file, and free space are reported by
+callbacks.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pybroker.local_store.journal.journal_batcher import Ended, MakeRoom, Step, 
 from pybroker.local_store.journal.journal_items import JournalBatch, JournalItem
 from pybroker.local_store.journal.journal_thread import ThreadJournal
 
-# An event that returns the next step, if there is one.
+# Event that returns the next step, if there is one.
 _Event = Callable[[], Step | None]
 
 
 class DirectJournal(Journal):
-    """Invariant: at most one batch is in progress; an iteration is scheduled while items wait and no batch is in
-    progress.
+    """Invariant: at most one batch is in progress. While items wait and no batch is in progress, an iteration is
+    scheduled.
 
     A batch in progress waits for its file, for free space, or for the device. The result calls `_go_on`.
     """
@@ -36,8 +37,8 @@ class DirectJournal(Journal):
         self._clock = setup.clock
         self._file = setup.files.current
         self._queue: deque[JournalItem] = deque()
-        self._submitted_ms = 0.0  # when the oldest waiting item was put
-        self._written_since_ms = 0.0  # when the write in progress began
+        self._submitted_ms = 0.0  # time of the `put` of the oldest waiting item
+        self._written_since_ms = 0.0  # start of the write in progress
         self._is_erasing = False
         self._is_under_way = False
         self._is_scheduled = False
@@ -67,9 +68,7 @@ class DirectJournal(Journal):
         await asyncio.to_thread(self.setup.files.close, is_covered=is_covered)
 
     def _go_on(self, event: _Event) -> None:
-        """Continue the batch after an event, then write waiting items, and finally report ended batches while the
-        device works.
-        """
+        """Continue the batch after an event, write waiting items, and report ended batches while the device works."""
         if self._has_failed:
             return
         ended: list[JournalBatch] = []
@@ -106,7 +105,6 @@ class DirectJournal(Journal):
         return self.batcher.close_batch(submitted_ms)
 
     def _begin(self, step: Step) -> Step | None:
-        """Return the next step if its answer is there already."""
         files = self.setup.files
         if type(step) is MakeRoom:
             self._when_done(files.make_room(), self.batcher.room_made)
@@ -152,17 +150,19 @@ class DirectJournal(Journal):
         try:
             self._loop.call_soon_threadsafe(self._go_on, event)
         except RuntimeError:
-            # the event loop is closed: no caller is left
+            # the event loop is closed: no caller waits
             return
 
 
 def open_journal(setup: JournalSetup) -> Journal:
-    """Return a direct journal if each batch must be on the device and the system supports it."""
+    """Return a direct journal if each batch must be synced and the system supports direct IO; otherwise one with a
+    thread.
+    """
     if setup.sync_data and setup.direct_io and setup.files.current.direct is not None:
         try:
             direct = setup.files.disk.direct_writer()
         except OSError:
-            pass  # forbidden, or the system's own limit is reached: the thread is used
+            pass  # forbidden, or at the limit of the system: use the thread
         else:
             return DirectJournal(direct, setup)
     return ThreadJournal(setup)

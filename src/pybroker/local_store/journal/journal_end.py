@@ -1,18 +1,18 @@
-"""The file `journal.end` records the end of the durable journal, so that a start can tell a torn tail from a loss.
+"""The file `journal.end`: the end of the durable journal, by which a start tells a torn tail from lost data.
 
-There are two files with the same content: one in `journal/` and one beside `checkpoint.db`, which remains if `journal/`
-is lost or replaced by an older copy. A start uses the later end of the two.
+Two copies exist: one in `journal/`, and one beside `checkpoint.db`, which remains if `journal/` is lost or replaced by
+an older copy. A start uses the later end.
 
-Operation: after each durable batch, and before its callers are notified, its end is noted in mapped memory, without a
-system call or a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after
-its commit, before journal files are reused.
+Operation: after each durable batch, and before its callers are notified, the journal writes its end to mapped memory,
+without a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after its
+commit, before journal files are reused.
 
-Invariant: the noted end is never ahead of the durable journal. It may be older (after a power failure, by the batches
-since the last checkpoint), and unreadable content is ignored. The copy needs no sync: after a power failure,
-`checkpoint.db` itself contains the journal's end at its last commit. If the journal is not synced, only batches that a
-checkpoint covers are noted. If there is no space, or memory cannot be mapped, the store works without the file.
+Invariant: the recorded end is never ahead of the durable journal. After a power failure it may be older, by the batches
+since the last checkpoint; `checkpoint.db` contains the end at its last commit, too. Unreadable content is ignored. If
+the journal is not synced, only batches that a checkpoint covers are recorded. Without disk space or mapped memory, the
+store works without the file.
 
-Concurrency: `noted` by the journal's writer, `committed` by the checkpoint's thread; a lock for the bytes.
+Concurrency: the journal's writer calls `noted`, the checkpoint thread `committed`; a lock protects the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pybroker.storage_format.journal_end_layout import JOURNAL_END_LAYOUT, Journ
 from pybroker.storage_format.marker_layout import MARKER_BYTES
 
 JOURNAL_END_NAME = "journal.end"
-# Errors of file systems that cannot map memory for writing.
+# Errors of file systems that cannot map a file for writing.
 _NOT_MAPPED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES})
 
 
@@ -46,7 +46,7 @@ class JournalEndFile:
         try:
             if copy_directory is not None:
                 self._copy = _open(disk, copy_directory)
-            for _ in range(2):  # Both slots: the content from an earlier run is older.
+            for _ in range(2):  # overwrites both slots of an earlier run
                 self._write(end)
             self._sync()
         except OSError:
@@ -58,14 +58,12 @@ class JournalEndFile:
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
-        """The batch before `next_sequence`, which ends there, is durable."""
+        """Record that the batch before `next_sequence`, which ends at `end_offset`, is durable."""
         with self._lock:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
 
     def committed(self, commit: int, sequence: int) -> None:
-        """That transaction of the table is durable and covers the batches below `sequence`; record this durably. Raises
-        OSError.
-        """
+        """Record durably that transaction `commit` of the table covers the batches below `sequence`. Raises OSError."""
         with self._lock:
             end = self._end
             if sequence > end.next_sequence:
@@ -92,24 +90,24 @@ class JournalEndFile:
         try:
             self._file.sync()
         except OSError as error:
-            # A copy-on-write file system may be full: the recorded end is older, and still valid.
+            # A copy-on-write file system may be full. The recorded end is then older, and still valid.
             if not lacks_room(error):
                 raise
 
 
 def _open(disk: Disk, directory: Path) -> MarkerFile | None:
-    """Return None if the file system has no space or cannot map memory. Raises other OSErrors."""
+    """Open the file. Return None if the file system is full or cannot map memory. Raises other OSErrors."""
     try:
         return MarkerFile(disk.open_mapped(directory / JOURNAL_END_NAME, MARKER_BYTES), JOURNAL_END_LAYOUT)
     except OSError as error:
         if not lacks_room(error) and error.errno not in _NOT_MAPPED:
             raise
-        logs.warning("journal.end_not_stored", directory=str(directory), reason=error)
+        logs.warning("journal.end_file_unavailable", file=str(directory / JOURNAL_END_NAME), reason=error)
         return None
 
 
 def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
-    """Return the end that the last run has recorded; None without a valid one. Raises OSError."""
+    """Return the end that the last run recorded, or None without a valid one. Raises OSError."""
     path = directory / JOURNAL_END_NAME
     if not disk.exists(path):
         return None
@@ -118,7 +116,7 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the latest journal end and the highest commit number of several marks."""
+    """Return the latest end and the highest commit number in `ends`."""
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:
         return None

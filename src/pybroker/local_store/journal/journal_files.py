@@ -1,16 +1,16 @@
-"""The journal's files: written in advance, used one after the other, and reused once a checkpoint covers them.
+"""The journal's files: filled in advance, used one after the other, and reused when a checkpoint covers them.
 
     spare-*.journal             not in use, any content
-    <generation>.journal        in use or ready: its header was durable before it got this name
+    <generation>.journal        in use or ready; its header was durable before the file got this name
 
 Invariants: a file named by its generation has a valid header of that generation; generations rise and are never used
-twice; a file becomes spare only when every batch in it is covered by a committed checkpoint.
+twice; a file becomes spare only when a committed checkpoint covers every batch in it.
 
-Failure: without disk space a short file is created, finally in place of the reserve, because acknowledgements need
-little. Any other error is raised by the next `take_next` and ends the journal.
+Failure: without disk space a short file is created, in the last resort in place of the reserve file. The next
+`take_next` raises any other error, which ends the journal.
 
-Concurrency: everything public may be called from any thread; files are created and retired by one background thread,
-because writing 64 MiB of zeros must not delay an append.
+Concurrency: any thread. One background thread creates and retires files, because writing 64 MiB of zeros must not delay
+an append.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
 from pybroker.storage_format.journal_layout import FileHeader, encode_file_header
 
-# The first file of a data directory is short, so a cold start does not wait for a long one. Files are also short when
-# disk space is scarce.
+# Size of the first file of a data directory, so that the first start is fast, and of files when disk space is scarce.
 SHORT_FILE_BYTES = 4 << 20
 MAX_SPARE_FILES = 2
 JOURNAL_SUFFIX = ".journal"
@@ -44,13 +43,13 @@ def journal_file_name(generation: int) -> str:
 
 
 def parse_journal_file_name(name: str) -> int | None:
-    """Return the generation; None for spare files and others."""
+    """Return the generation, or None for other files, including spare ones."""
     stem = name.removesuffix(JOURNAL_SUFFIX)
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
 def file_number(name: str) -> int | None:
-    """Return the generation that a file has or had, also of a spare one: it is not used again."""
+    """Return the generation in a file name, also of a spare file. It is never used again."""
     return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
 
 
@@ -60,7 +59,7 @@ class JournalFile:
     __slots__ = ("direct", "file", "path", "place")
 
     def __init__(self, path: Path, file: DiskFile, direct: DirectFile | None, place: JournalLocation) -> None:
-        """`direct` is for writes past the page cache; None if the disk does not support them."""
+        """`direct` is the file opened for direct IO; None if the disk does not support it."""
         self.path = path
         self.file = file
         self.direct = direct
@@ -98,7 +97,7 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Take over files of earlier runs whose batches are all covered: keep some as spares, delete the others."""
+        """Take over files of earlier runs whose batches are all covered. Some become spares, the others are deleted."""
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):
@@ -112,22 +111,21 @@ class JournalFiles:
         return self._current
 
     def start(self) -> None:
-        """Begins to create the next file, too."""
+        """Create the first file, and begin to create the next one."""
         self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
         self.next_file()
 
     def next_file(self) -> Future[JournalFile]:
-        """Return the file after the current one, in preparation or ready for `take_next`."""
         with self._lock:
             if self._next is None:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
             return self._next
 
     def take_next(self) -> JournalFile:
-        """Wait for the next file and make it the current one. Raises OSError if it cannot be created (now)."""
+        """Wait for the next file and make it the current one. Raises OSError if it could not be created."""
         ready = self.next_file()
         with self._lock:
-            # After an error the next call tries again: space may be available.
+            # The next call tries again: space may be available then.
             self._next = None
         file = ready.result()
         self._full.append(self.current)
@@ -136,7 +134,7 @@ class JournalFiles:
         return file
 
     def make_room(self) -> Future[None]:
-        """The future is done when space was released as far as possible."""
+        """Release reserved disk space. The future is done when no more can be released."""
         return self._background.submit(self._space.no_room)
 
     def try_again(self) -> None:
@@ -145,14 +143,14 @@ class JournalFiles:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
 
     def release(self, sequence: int) -> None:
-        """Free the files with batches below `sequence` only, because a checkpoint covers them."""
+        """Retire the files whose batches are all below `sequence`, because a checkpoint covers them."""
         self._background.submit(self._release, sequence)
         self.try_again()
 
     def close(self, *, is_covered: bool) -> None:
-        """Finish running work and close the files. Called when there is no writer and no checkpoint.
+        """Wait for the background thread and close the files. Called after the last write and the last checkpoint.
 
-        `is_covered`: a committed checkpoint covers all batches, so the next start has nothing to read.
+        `is_covered`: a committed checkpoint covers all batches, so the next start reads no journal.
         """
         self._background.shutdown(wait=True)
         files = [*self._full, *([self._current] if self._current else [])]
@@ -168,7 +166,7 @@ class JournalFiles:
                     self._retire(file.path, file.place.capacity_bytes)
                 self.disk.sync_directory(self._directory)
             except OSError as error:
-                logs.warning("journal.release_failed", error=str(error))  # the next start reads them
+                logs.warning("journal.release_failed", error=str(error))  # the next start reads these files
 
     def _release(self, sequence: int) -> None:
         spare_count = len(self._spares)
@@ -180,12 +178,12 @@ class JournalFiles:
                 self._retire(file.path, file.place.capacity_bytes)
                 freed += 1
             if freed:
-                # Before a spare gets a new header: no name of a generation may ever belong to the header of another.
+                # Before a spare file gets a new header: a file named by a generation must never have another header.
                 self.disk.sync_directory(self._directory)
                 self._space.measure()
         except OSError as error:
             logs.error("journal.release_failed", error=str(error))
-            # Whether the new names would exist after a crash is unknown.
+            # After a crash, the new names may or may not exist.
             del self._spares[spare_count:]
             if not lacks_room(error):
                 self._failure = error
@@ -200,7 +198,6 @@ class JournalFiles:
         self._spares.append(spare)
 
     def _prepare(self, size_bytes: int) -> JournalFile:
-        """Create a short file without disk space."""
         if self._failure is not None:
             raise self._failure
         if not self._spares and not self._space.has_room_for(size_bytes):
@@ -225,7 +222,7 @@ class JournalFiles:
                 size_bytes = self._file_bytes
             else:
                 self._fill(file, size_bytes)
-            # The salt makes an old batch invalid even if its generation occurred again.
+            # The salt makes old batches invalid even if a generation were repeated.
             header = FileHeader(generation, self._random.getrandbits(32))
             file.write_at((encode_file_header(header),), 0, durable=False)
             file.sync()
@@ -241,11 +238,13 @@ class JournalFiles:
         return JournalFile(path, file, direct, JournalLocation(header, size_bytes))
 
     def _fill(self, file: DiskFile, size_bytes: int) -> None:
-        """Write the file once: a durable write into allocated, written blocks changes no metadata of the file system."""
+        """Write the file once: a durable write into allocated, written blocks changes no metadata of the file
+        system.
+        """
         for offset in range(0, size_bytes, len(_ZEROS)):
             file.write_at((_ZEROS[: size_bytes - offset],), offset, durable=False)
             if offset % _SYNC_EVERY_BYTES == 0:
-                file.sync()  # in steps: one sync of the whole file would delay appends
+                file.sync()  # in steps, because one sync of the whole file would delay appends
 
     def _size(self, path: Path) -> int:
         with self.disk.open_for_read(path) as file:

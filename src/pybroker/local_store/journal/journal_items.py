@@ -1,4 +1,4 @@
-"""Items of the journal and their results: items on their way to the disk, batches on their way back."""
+"""Items that the journal writes, and batches, which report the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RecordDone = Callable[[StoreError | None], None]
 
 
 class JournalRecord:
-    """An encoded record that is no run of entries; `done` is called on the loop."""
+    """An encoded record other than a run of entries. `done` is called on the event loop."""
 
     __slots__ = ("data", "done")
 
@@ -22,7 +22,7 @@ class JournalRecord:
 
 
 class JournalMark:
-    """A position in the journal: all earlier items are in batches with a sequence number below `sequence`."""
+    """A position in the journal: all earlier items are in batches below `sequence`."""
 
     __slots__ = ("done", "sequence")
 
@@ -32,8 +32,8 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A position in the journal: all items that `listeners` append behind it take the refusal of earlier runs into
-    account.
+    """A position in the journal: items that `listeners` append behind it are not refused because of earlier
+    refusals.
     """
 
     __slots__ = ("listeners",)
@@ -65,10 +65,11 @@ class JournalBatch:
         self.parts: list[bytes | array[int]] = []
         self.runs: list[AppendRun] = []
         self.records: list[JournalRecord] = []
-        self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger or listener was
+        # refused because an earlier append of their ledger or listener was refused
+        self.fenced_runs: list[AppendRun] = []
         self.refused_runs: list[AppendRun] = []
         self.refused_records: list[JournalRecord] = []
         self.error: StorageFull | None = None  # the reason of refusals
         self.mark: JournalMark | None = None
         self.size_bytes = 0
-        self.submitted_ms = 0.0  # when its oldest item was put
+        self.submitted_ms = 0.0  # time of the `put` of its oldest item

@@ -1,7 +1,7 @@
-"""Interprets the bytes of journal files: which batches are valid, where to stop, and the entries to add to each ledger.
+"""Interpretation of journal files: the valid batches, the end of the journal, and the changes of each ledger.
 
 Pure. Invariant: a batch is valid only if all batches before it, from the checkpoint's sequence number on, are valid.
-All other bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
+Other bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
 
     behind the last whole batch of a file                synced journal              journal without sync
     old bytes, zeros, a torn batch                       torn tail: cut, reported    the same
@@ -40,10 +40,10 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 
 class DamagedJournal(StoreError):
-    """The journal lacks entries with receipts. The store does not start, so that no loss goes unnoticed."""
+    """The journal lacks entries with receipts. The store does not start, because it would lose them unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """`text` includes file and offset."""
+        """`text` includes the file name and the offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset
@@ -51,18 +51,18 @@ class DamagedJournal(StoreError):
 
 @dataclass(slots=True)
 class ScannedFile:
-    """The whole batches of one file, consecutive except for damaged ones that are not needed."""
+    """The whole batches of one file. They are consecutive, except for damaged batches that a checkpoint covers."""
 
     header: FileHeader
     batches: list[BatchHeader]
     end_offset: int
-    later_offset: int | None  # of a valid batch of this use behind bytes that are none
-    covered_damage: list[int] = field(default_factory=list)  # offsets
-    torn_bytes: int = 0  # of a batch of this use that begins at `end_offset` and does not hold
+    later_offset: int | None  # offset of a valid batch of this use behind invalid bytes
+    covered_damage: list[int] = field(default_factory=list)  # offsets of damage that the checkpoint covers
+    torn_bytes: int = 0  # size of an incomplete batch of this use at `end_offset`
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the batches of the file's current use. Batches below `covered_sequence` are in their final place already.
+    """Find the batches of the file's current use. Batches below `covered_sequence` are in their final files already.
 
     Raises LayoutError if the header is not that of `generation`.
     """
@@ -100,17 +100,17 @@ def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, he
 
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """Bytes behind the last valid batch, which are not replayed."""
+    """Bytes behind the last valid batch. They are not replayed."""
 
     file_name: str
     offset: int
     size_bytes: int
-    sequence: int  # of the first batch that was in them
+    sequence: int  # sequence number of the first dropped batch
     reason: str
 
 
 class BatchOrder:
-    """Decides, file after file, which batches are valid; at the end whether those are all durable ones."""
+    """Decides file by file which batches are valid, and at the end whether all durable batches were found."""
 
     def __init__(self, next_sequence: int, *, is_synced: bool) -> None:
         self.next_sequence = next_sequence
@@ -121,7 +121,6 @@ class BatchOrder:
         self._end_offset = 0
 
     def live_batches(self, file_name: str, scanned: ScannedFile) -> list[BatchHeader]:
-        """Return the batches of this file that the checkpoint does not cover. Raises DamagedJournal."""
         if self._is_cut:
             return []
         if scanned.batches or scanned.torn_bytes or not self._end_file:
@@ -143,7 +142,7 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal is shorter than its recorded durable end; `file_names` are the existing
+        """Raise DamagedJournal if the journal ends before its recorded durable end. `file_names` are the existing
         files.
         """
         if end is None or end.next_sequence <= self.next_sequence:
@@ -157,23 +156,23 @@ class BatchOrder:
             what = f"is damaged at offset {offset}: no whole batch {self.next_sequence} here"
         else:
             file_name, what = "the journal", f"is damaged: batch {self.next_sequence} is missing"
-        upto = f" in {name}, which reached to offset {end.end_offset}" if end.generation else ""
+        upto = f" in {name}, which ended at offset {end.end_offset}" if end.generation else ""
         text = f"{file_name} {what}; batches up to {end.next_sequence - 1} were durable{upto}. {HOW_TO_GO_ON}"
         raise DamagedJournal(text, file_name, offset)
 
     def require_files(self, first_generation: int, generations: Iterable[int]) -> None:
-        """Raise DamagedJournal if the last run, which created a journal file and did not stop cleanly, has no journal
-        file.
+        """Raise DamagedJournal if no journal file of the last run exists, although that run created one and did not
+        stop cleanly.
         """
         if not any(generation >= first_generation for generation in generations):
             raise DamagedJournal(
-                f"journal/ holds no file of the last run (generation {first_generation} or later), which did not stop in order:"
-                f" what was stored since the last checkpoint, from batch {self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
+                f"journal/ contains no file of the last run (generation {first_generation} or later), which did not stop cleanly:"
+                f" all data since the last checkpoint, from batch {self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
                 "journal",
             )
 
     def _stop(self, file_name: str, offset: int, reason: str, size_bytes: int = 0) -> None:
-        """End the journal here; with a synced journal this is damage."""
+        """End the journal here. For a synced journal this is damage."""
         if self._is_synced:
             expected = f"batch {self.next_sequence} was expected"
             raise DamagedJournal(f"{file_name} is damaged at offset {offset}: {reason}; {expected}")
@@ -183,7 +182,7 @@ class BatchOrder:
 
 @dataclass(slots=True)
 class ReplayedLedger:
-    """The changes that a part of the journal makes to a ledger."""
+    """Changes of one ledger in a part of the journal."""
 
     payloads: list[memoryview] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
@@ -191,22 +190,22 @@ class ReplayedLedger:
 
 @dataclass(slots=True)
 class Replayed:
-    """The changes of a part of the journal, to be stored and committed before those of the next part."""
+    """Changes in a part of the journal, to be committed before those of the next part."""
 
     created_ledgers: list[int] = field(default_factory=list)
-    deleted_ledgers: set[int] = field(default_factory=set)  # some of them may have been created in the same part
-    ledgers: dict[int, ReplayedLedger] = field(default_factory=dict)  # of those that are not deleted
+    deleted_ledgers: set[int] = field(default_factory=set)  # may include ledgers created in the same part
+    ledgers: dict[int, ReplayedLedger] = field(default_factory=dict)  # without deleted ledgers
     cursor_records: list[CursorRecord] = field(default_factory=list)
 
 
 class Replay:
-    """Applies records, batch after batch; the caller takes the result of each file, stores it and commits it.
+    """Applies batches in order. The caller takes, stores, and commits the result of each file.
 
-    It knows by itself where each ledger ends, so that the next file can be applied while the last one is being stored.
+    The replay itself tracks the end of each ledger, so the next file can be applied while the last one is being stored.
     """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """`extents` are those of unsealed ledgers, as committed."""
+        """`extents` are the committed ones of unsealed ledgers."""
         self.max_ledger_id = max(extents, default=0)
         self.max_cursor_number = 0
         self.entry_count = 0
@@ -216,7 +215,6 @@ class Replay:
         self._replayed = Replayed()
 
     def apply(self, file_name: str, data: memoryview, batch: BatchHeader) -> None:
-        """Apply a valid batch. Raises DamagedJournal if it contradicts the stored data."""
         body = data[batch.body_offset : batch.body_offset + batch.body_length]
         try:
             for record in decode_records(body):
@@ -240,7 +238,7 @@ class Replay:
         if expected is None:
             raise LayoutError(f"entries of ledger {ledger_id}, which does not exist")
         if record.first_entry_id != expected:
-            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}")
+            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows entry {ledger_id}:{expected - 1}")
         ledger = self._replayed.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._replayed.ledgers[ledger_id] = ReplayedLedger()

@@ -1,9 +1,9 @@
-"""The journal with a writer thread: one durable write for all waiting items, one call back to the event loop.
+"""The journal with a writer thread: one durable write for all waiting items, one callback to the event loop.
 
-Operation: the event loop puts items into a queue; the idle writer takes all items up to `max_batch_bytes`, writes them
-as one batch, and returns the whole batch by one `call_soon_threadsafe`.
+Operation: the event loop puts items into a queue. The idle writer takes all items up to `max_batch_bytes`, writes them
+as one batch, and returns the batch by one `call_soon_threadsafe`.
 
-Concurrency: `put`, `forget_fenced`, and `close` on the event loop; all methods marked "Writer" on the writer thread.
+Concurrency: `put`, `forget_fenced`, and `close` run on the event loop; methods marked "Writer" on the writer thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class ThreadJournal(Journal):
         self._loop = asyncio.get_running_loop()
         self._clock = setup.clock
         self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
-        self._submitted_ms = 0.0  # when the oldest item that waits was put; set on the loop, taken by the writer
+        # time of the `put` of the oldest waiting item; set by the event loop, taken by the writer
+        self._submitted_ms = 0.0
         self._steps = BlockingSteps(self)
         self._thread = setup.threads.start("journal-writer", self._run)
 
@@ -59,7 +60,6 @@ class ThreadJournal(Journal):
             self._tell(self.setup.completed, batch)
 
     def _collect(self, item: JournalItem | None) -> bool:
-        """Writer: put `item` and all queued items into the batch. Return False if the thread must end."""
         while item is not None:
             if not self.batcher.take(item):
                 return True
@@ -73,5 +73,5 @@ class ThreadJournal(Journal):
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # the event loop is closed: no caller is left
+            # the event loop is closed: no caller waits
             return

@@ -1,2 +1,1 @@
-"""Segment files, which hold the entries of one ledger each: writing, reading, and cached indexes. Start with
-`ledger_reads.py`."""
+"""Segment files, one per ledger: writing, reading, and cached indexes. Start with `ledger_reads.py`."""

@@ -11,7 +11,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
 class LedgerLocation:
     """The part of a segment file that belongs to a ledger, with the index.
 
-    `is_end_known` is False if damage hides how many entries the ledger has: at least those of `extent`.
+    `is_end_known` is False if damage hides the ledger's entry count; then `extent` is the minimum.
     """
 
     extent: LedgerExtent

@@ -1,9 +1,9 @@
-"""Reads of the local store: the location of entries, the required indexes and open files, and the reading threads.
+"""Reads of the local store: find entries, load indexes, open files, and run the reads in threads.
 
-Operation: entries in a ledger's buffer are answered on the event loop; all others are read by one job of a reading
-thread. Ledgers without index on disk are the store's `LiveLedger` objects; all others are found by their file.
-Invariants: a job receives immutable values (`LedgerLocation` and its index); damage is counted once for each entry and
-reported to each reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
+Operation: the event loop answers reads from a ledger's buffer. One job of a reading thread serves all others. Ledgers
+without an index on disk are `LiveLedger` objects of the store; others are found by their file. Invariants: a job
+receives immutable values (`LedgerLocation` with its index); damage is counted once for each entry and reported to each
+reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
 
 Concurrency: the event loop only; jobs run in the pool.
 """
@@ -49,9 +49,9 @@ _T = TypeVar("_T")
 
 
 class IndexCache:
-    """Indexes of sealed ledgers, limited by their number of points; the least recently used one is evicted first.
+    """LRU cache of the indexes of sealed ledgers, limited by the number of index points.
 
-    A single index may be larger than the limit.
+    A single index may exceed the limit.
     """
 
     def __init__(self, max_points: int) -> None:
@@ -79,11 +79,11 @@ class IndexCache:
 
 
 def _cost(place: LedgerLocation) -> int:
-    return len(place.index) + 4  # the objects around a small index weigh more than its points
+    return len(place.index) + 4  # a small index takes less memory than the objects around it
 
 
 class LedgerReads:
-    """Owned by the store, which shares its live ledgers and reports results of checkpoints and deletions."""
+    """Owned by the store, which shares its live ledgers and reports checkpoints and deletions."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LedgerReads:
         self._publish_time_of = publish_time_of
         self._loop = asyncio.get_running_loop()
         self._pool = environment.threads.pool("ledger-read", options.read_threads)
-        # A separate pool: a slow reader of bulk data keeps a thread, and consumers must not wait for it.
+        # A separate pool: a slow bulk reader occupies a thread, and consumers must not wait for it.
         self._bulk_pool = environment.threads.pool("bulk-read", options.bulk_read_threads, niceness=BULK_NICENESS)
         self._indexes = IndexCache(options.index_cache_points)
         self._files = OpenFiles(disk, options.max_open_segments)
@@ -139,7 +139,7 @@ class LedgerReads:
 
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
         ledger = await self._live_ledger(ledger_id)
-        # In one iteration: entries that a checkpoint moves meanwhile are counted once.
+        # In one iteration, so that entries that a checkpoint moves meanwhile are counted once.
         buffered = 0 if ledger is None else ledger.buffered_message_count_of(entry_ids)
         place = await self._place(ledger_id) if ledger is None else LedgerLocation(ledger.extent, ledger.index)
         stored_ids = entry_ids & BitMap(range(place.extent.entry_count))
@@ -174,7 +174,7 @@ class LedgerReads:
     # Locations
 
     async def sealed_place(self, ledger_id: int) -> LedgerLocation:
-        """Raises NoSuchLedger."""
+        """Return the location of a sealed ledger. Raises NoSuchLedger if its file does not exist."""
         place = self._indexes.get(ledger_id)
         if place is None:
             loaded = await self.in_thread(self._load_job, ledger_id)
@@ -184,12 +184,11 @@ class LedgerReads:
         return place
 
     async def load_index(self, ledger: LiveLedger) -> None:
-        """Read the file of a ledger that an earlier run left open."""
         known = LedgerLocation(ledger.extent, SegmentIndex(self._publish_time_of))
         try:
             loaded = await self.in_thread(self._scan_job, ledger.ledger_id, known)
         except NoSuchLedger:
-            # The entry count is known. Readers receive an error for all of its entries.
+            # The entry count is known, and readers receive an error for each entry.
             logs.error("segment.missing", ledger_id=ledger.ledger_id, entries=ledger.extent.entry_count)
             self._stats.damaged_segments += 1
             loaded = LoadedSegment(known, [], [])
@@ -202,13 +201,12 @@ class LedgerReads:
         self._indexes.put(ledger_id, place)
 
     async def delete(self, ledger_id: int) -> None:
-        """The disk space is free on return, except for running reads."""
         self._indexes.drop(ledger_id)
         self._damaged.pop(ledger_id, None)
         await self.in_thread(self._delete_job, ledger_id)
 
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run blocking work in a reading thread. A device error becomes a StoreError: a later try may succeed."""
+        """Run blocking work in a reading thread. A device error becomes a StoreError, because a retry may succeed."""
         return await self._in_pool(self._pool, partial(work, *args, **kwargs))
 
     async def _in_pool(self, pool: Executor, work: Callable[[], _T]) -> _T:
@@ -225,7 +223,6 @@ class LedgerReads:
         self._files.close()
 
     async def _live_ledger(self, ledger_id: int) -> LiveLedger | None:
-        """Return None if the index is on disk; otherwise it is known on return."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None and not ledger.is_index_known:
             await self.load_index(ledger)
@@ -284,4 +281,4 @@ class LedgerReads:
     def _delete_job(self, ledger_id: int) -> None:
         path = segment_path(self._directory, ledger_id)
         self._disk.unlink(path)
-        self._files.drop(path)  # after the removal: a later open finds nothing
+        self._files.drop(path)  # after the removal, so that it cannot be opened again

@@ -1,10 +1,9 @@
-"""Reads segment files. Blocking IO, called in the store's reading threads and by the tools.
+"""Reader of segment files. Blocking IO, for the store's reading threads and the tools.
 
-Invariants: all data is checked. Damage is reported with file, offset, and positions, exactly for the unreadable
-entries, and never skipped silently: one entry for a wrong payload, all entries of a block for wrong columns. Entries
-around damage are readable: the next block is found by the length in the damaged header, by the bytes that begin a
-block, or at the latest at the next point of the index. Without an intact index the blocks themselves are searched. An
-error of the device (OSError) is not damage: it is passed on, and a retry may succeed.
+Invariants: all data is checked. Damage is reported with file, offset, and positions. A wrong payload makes one entry
+unreadable, wrong columns all entries of a block. Entries around damage stay readable: the next block is found by the
+length in the damaged header, by the magic bytes of a block, or at the latest at the next index point. Without an intact
+index the blocks are scanned. An OSError of the device is not damage, and a retry may succeed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _INDEX_HEAD_BYTES = 64
 
 
 class DamagedSegment(DamagedEntries):
-    """The text has file, offset, and positions."""
+    """The message contains file, offset, and positions."""
 
     def __init__(self, path: Path, offset: int, ledger_id: int, first_id: int, last_id: int, reason: str) -> None:
         positions = f"position {ledger_id}:{first_id}"
@@ -62,7 +61,7 @@ class DamagedSegment(DamagedEntries):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Unreadable blocks and their entries, without `end_entry_id`."""
+    """Unreadable blocks and their entries, up to before `end_entry_id`."""
 
     offset: int
     end_offset: int
@@ -89,7 +88,7 @@ class FoundBlock:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSegment:
-    """The location of a ledger, and the damage found during its load."""
+    """The location of a ledger, and the damage found while loading it."""
 
     place: LedgerLocation
     faults: list[tuple[int, str]]  # offset and reason of damage that affects no entry
@@ -97,9 +96,9 @@ class LoadedSegment:
 
 
 class BlockWalk:
-    """Steps from block to block, from a known block on; damage is returned as gaps.
+    """Iterates over blocks from a known block on, and returns damage as gaps.
 
-    Invariant: steps are consecutive in offsets and entry ids.
+    Invariant: results are consecutive in offsets and entry ids.
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class BlockWalk:
         self._read_bytes = read_bytes
 
     def next(self) -> FoundBlock | Gap | None:
-        """Return None behind the last block."""
         extent = self._place.extent
         if self.offset >= extent.end_offset:
             if self.entry_id >= extent.entry_count or not self._place.is_end_known:
@@ -123,7 +121,7 @@ class BlockWalk:
             found = FoundBlock(self.offset, self.window.block_at(self.offset, self._read_bytes))
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
-                raise LayoutError(f"holds the block of {block.ledger_id}:{block.first_entry_id}")
+                raise LayoutError(f"contains the block of {block.ledger_id}:{block.first_entry_id}")
         except LayoutError as error:
             gap = self._gap(str(error))
             return None if gap is None else self._pass(gap)
@@ -135,7 +133,6 @@ class BlockWalk:
         return gap
 
     def _gap(self, reason: str) -> Gap | None:
-        """Return the unreadable part from here on; None if the blocks of a segment without index end here in order."""
         offset, entry_id = self.offset, self.entry_id
         extent = self._place.extent
         end_offset, end_entry_id = self._next_known()
@@ -146,7 +143,7 @@ class BlockWalk:
         if following is not None:
             end_offset, end_entry_id = following
         elif not self.window.bytes_at(offset, 1):
-            # The file ends here: every entry behind is missing too.
+            # The file ends here: all later entries are missing too.
             end_offset, end_entry_id = extent.end_offset, extent.entry_count
         return Gap(offset, end_offset, entry_id, max(entry_id, end_entry_id), reason)
 
@@ -161,9 +158,7 @@ class BlockWalk:
     def _following_block(
         self, offset: int, entry_id: int, end_offset: int, end_entry_id: int | None
     ) -> tuple[int, int] | None:
-        """Return offset and first entry of the next whole block in front of `end_offset` that can follow the damaged
-        one.
-        """
+        """Return offset and first entry of the next whole block before `end_offset` that can follow the damaged one."""
         count, length = block_length_said(memoryview(self.window.bytes_at(offset, BLOCK_HEADER_BYTES)), 0)
         if 0 < length <= end_offset - offset:
             if offset + length == end_offset and end_entry_id in {None, entry_id + count}:
@@ -182,7 +177,7 @@ class BlockWalk:
                 found = find_block(data, found + 1)
             if len(data) < 4:
                 break
-            start += len(data) - 3  # the magic may lie across
+            start += len(data) - 3  # the magic bytes may span two reads
         return None
 
     def _is_index_at(self, offset: int) -> bool:
@@ -197,7 +192,7 @@ class BlockWalk:
 
 
 class Window:
-    """The part of a segment file that is in memory; a request outside of it moves it."""
+    """The part of a segment file that is in memory. A request outside of it reads another part."""
 
     def __init__(self, file: DiskFile, end_offset: int) -> None:
         self._file = file
@@ -207,29 +202,28 @@ class Window:
         self._view = memoryview(b"")
 
     def holds_block(self, offset: int) -> bool:
-        """Return whether a block at `offset` could be read without IO, as far as its first byte tells."""
+        """Return whether a block at `offset` is in memory, as far as its first byte shows."""
         return self._start <= offset < self._start + len(self._data)
 
     def holds_payloads(self, found: FoundBlock) -> bool:
         return found.end_offset <= self._start + len(self._data)
 
     def bytes_at(self, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes without moving the window."""
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
-        """The payloads may lie outside the window. Raises LayoutError."""
+        """Decode the block, whose payloads may lie outside the window. Raises LayoutError."""
         if not self.holds_block(offset):
             self._move(offset, read_bytes)
         found = decode_block(self._view, offset - self._start)
-        for _ in range(2):  # the first length may be that of the header alone, the second that of the columns too
+        for _ in range(2):  # the first length may cover the header only, the second the columns too
             if isinstance(found, Block):
                 return found
             self._move(offset, max(read_bytes, found))
             found = decode_block(self._view, 0)
         if isinstance(found, Block):
             return found
-        raise LayoutError("the file is cut")
+        raise LayoutError("the file is truncated")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
         """Return payloads, and for each whether it is intact."""
@@ -261,7 +255,7 @@ class Window:
 
 
 def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Use the index, or if that is damaged the blocks. Raises UnknownVersion."""
+    """Load the index, or if it is damaged scan the blocks. Raises UnknownVersion."""
     size = file.size()
     faults: list[tuple[int, str]] = []
     version: UnknownVersion | None = None
@@ -285,9 +279,9 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Create the index from the blocks. `known.extent` has their end, and if known their contents.
+    """Create the index from the blocks. `known.extent` has their end and, if known, their totals.
 
-    Entries of damaged blocks count as one message each, with the bytes of their gap.
+    Each entry of a damaged block counts as one message, with the bytes of its gap.
     """
     index = SegmentIndex(publish_time_of)
     gaps: list[Gap] = []
@@ -309,7 +303,7 @@ def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of:
         size_bytes += step.block.payload_bytes
     if known.is_end_known:
         return LoadedSegment(LedgerLocation(known.extent, index), [], gaps)
-    # All blocks were seen only if an index follows whole blocks.
+    # The scan saw all blocks only if an index follows whole blocks.
     is_end_known = (not gaps or gaps[-1].end_offset < walk.offset) and is_index_start(
         file.read_at(_INDEX_HEAD_BYTES, walk.offset), ledger_id
     )
@@ -329,15 +323,16 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Return at least one entry, up to the size of one read of the file. Raises DamagedSegment."""
+    """Return at least one entry, at most those of one read of the file. Raises DamagedSegment."""
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
-        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # the caller knows a later end
+        # the caller's extent is newer than the file's
+        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1
         reason = "the entry was in the damaged end of the file"
         raise DamagedSegment(path, place.extent.end_offset, ledger_id, first_id, last_id, reason)
     payloads: list[bytes] = []
     message_counts: list[int] = []
-    # The point lies up to a spacing and a block before the entry, and columns come on top of the payloads.
+    # The index point lies up to one spacing and one block before the entry; columns come on top of the payloads.
     read_bytes = POINT_SPACING_BYTES + 2 * MAX_BLOCK_BYTES + max_bytes + BLOCK_ENTRY_BYTES * max_entries
     total_bytes = 0
     walk = BlockWalk(file, ledger_id, place, place.index.point_of(first_entry_id), read_bytes)
@@ -351,7 +346,7 @@ def read_entries(
             if found.end_entry_id <= first_entry_id and not payloads:
                 continue
             if payloads:
-                break  # reported to the reader of the following entry
+                break  # reported to the reader of the next entry
             raise _damage_of_gap(path, ledger_id, found)
         if payloads and not walk.window.holds_payloads(found):
             break
@@ -364,7 +359,7 @@ def read_entries(
             take = is_right.index(False)
             if take == 0 and not payloads:
                 offset = found.end_offset - sum(found.block.lengths[skip:])
-                # A truncated file has many consecutive ones.
+                # A truncated file has many consecutive damaged entries.
                 count = is_right.index(True) if True in is_right else len(is_right)
                 last_id = first_entry_id + count - 1
                 raise DamagedSegment(path, offset, ledger_id, first_entry_id, last_id, "wrong checksum of the payload")
@@ -381,7 +376,7 @@ def read_entries(
 
 
 def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_id: int) -> LedgerTotals:
-    """See `LedgerStore.totals_before`: one point's totals, and the columns of the blocks behind it."""
+    """See `LedgerStore.totals_before`: the totals of an index point plus the columns of the blocks behind it."""
     index, extent = place.index, place.extent
     if entry_id >= extent.entry_count:
         return LedgerTotals(extent.message_count, extent.size_bytes)
@@ -399,7 +394,7 @@ def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_i
 
 
 def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
-    """See `LedgerStore.message_count_of`. Blocks are examined only if batches are among other entries."""
+    """See `LedgerStore.message_count_of`. Blocks are read only if some entries are batches."""
     index, extent = place.index, place.extent
     total = 0
     for point in range(index.point_of(entry_ids.min()), index.point_of(entry_ids.max()) + 1):
@@ -409,7 +404,7 @@ def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entr
         wanted = entry_ids.range_cardinality(first_id, end_id)
         messages = (extent.message_count if is_last else index.messages_before[point + 1]) - index.totals_of(point)[0]
         if messages == end_id - first_id:
-            total += wanted  # every entry holds at least one
+            total += wanted  # each entry contains at least one message
         elif wanted == end_id - first_id:
             total += messages
         elif wanted:
@@ -437,7 +432,6 @@ def _damage_of_gap(path: Path, ledger_id: int, gap: Gap) -> DamagedSegment:
 
 
 def _entries_to_take(block: Block, skip: int, max_entries: int, max_bytes: int) -> int:
-    """Return the number of entries from `skip` on, up to and including the one that reaches `max_bytes`."""
     count = 0
     for total in accumulate(block.lengths[skip : skip + max_entries]):
         count += 1

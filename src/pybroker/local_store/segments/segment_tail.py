@@ -1,8 +1,8 @@
 """The bytes behind the committed extent of a segment file, left by a crash between a write and its commit.
 
-Invariants: a whole entry in the file is only truncated in order to be written again with the same bytes. A file with
-any other entry is unexpected and stays unchanged, because a truncation would lose that entry. The first byte that is no
-whole entry ends the search: an interrupted write has left it.
+Invariants: a whole entry in the file is truncated only in order to be written again with the same bytes. A file with
+any other entry stays unchanged, because truncation would lose that entry. The search ends at the first byte that is no
+whole entry, because an interrupted write left it.
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ class HeldEntry(NamedTuple):
 
 
 class UnknownEntries(StoreError):
-    """A segment file holds entries that neither its extent nor the journal has."""
+    """A segment file contains entries that neither its committed extent nor the journal contains."""
 
     def __init__(self, ledger_id: int, held: HeldEntry) -> None:
         super().__init__(
-            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. It is not cut off: "
-            "checkpoint.db or journal files are lost, or of another time; put those of the same moment back"
+            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. The broker does "
+            "not delete it: checkpoint.db or journal files are lost or older. Restore those of the same moment"
         )
 
 
 class Leftovers(Enum):
-    """The action of a writer for unexpected entries behind the extent."""
+    """What a writer does with unexpected entries behind the extent."""
 
     REFUSE = "refuse"
-    CUT = "cut"  # and log it: a power cut may have removed them from a journal without sync
-    CHECKED = "checked"  # the journal has them in a later part
+    CUT = "cut"  # truncate and log: a power failure may have removed them from a journal without sync
+    CHECKED = "checked"  # a later part of the journal contains them
 
 
 def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
-    """Yield entries up to the first byte that is none."""
     size = file.size()
     offset = extent.end_offset or SEGMENT_HEADER_BYTES
     while offset < size and (block := _block_at(file, offset)) is not None:
@@ -67,7 +66,9 @@ def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
 def check_leftovers(
     file: DiskFile, ledger_id: int, extent: LedgerExtent, payloads: Sequence[bytes | memoryview] = ()
 ) -> None:
-    """Raise UnknownEntries if the file holds an entry behind `extent` that is not one of `payloads`, which follow it."""
+    """Raise UnknownEntries if the file contains an entry behind `extent` that is not among `payloads`, which follow the
+    extent.
+    """
     for held in held_entries(file, extent):
         index = held.entry_id - extent.entry_count
         if held.ledger_id != ledger_id or not 0 <= index < len(payloads) or payloads[index] != held.payload:
@@ -75,14 +76,13 @@ def check_leftovers(
 
 
 def unknown_entry(held: HeldEntry) -> str:
-    return f"entry {held.ledger_id}:{held.entry_id} is there, which is neither committed nor in the journal"
+    return f"entry {held.ledger_id}:{held.entry_id} exists, but is neither in checkpoint.db nor in the journal"
 
 
 def _block_at(file: DiskFile, offset: int) -> Block | None:
-    """Return the block, or None without a whole header. Its payloads begin behind `offset` by the length in it."""
     found: Block | int = _READ_BYTES
     try:
-        for _ in range(3):  # the first length may be that of the header alone, the second that of the columns too
+        for _ in range(3):  # the first length may cover the header only, the second the columns too
             if isinstance(found, Block):
                 break
             found = decode_block(memoryview(file.read_at(max(_READ_BYTES, found), offset)), 0)

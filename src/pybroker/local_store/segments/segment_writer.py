@@ -1,4 +1,4 @@
-"""Writes segment files, which contain the entries of one ledger after a checkpoint. Blocking IO, in its thread.
+"""Writer of segment files. Blocking IO, in the checkpoint thread.
 
 Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the
 extent are only truncated in order to be written again (`segment_tail.py`).
@@ -24,14 +24,13 @@ from pybroker.storage_format.segment_layout import (
 )
 
 _SUFFIX = ".ledger"
-# A write of this size keeps neither the disk nor the interpreter from the journal for long.
+# Longer writes would keep the disk and the interpreter lock from the journal.
 _SLICE_BYTES = 1 << 20
 _SLICE_PIECES = 900
 _CHUNK_ENTRIES = 4096
 
 
 def segment_path(directory: Path, ledger_id: int) -> Path:
-    """One flat directory: current file systems index it, and a listing is one scan."""
     return directory / f"{ledger_id:020d}{_SUFFIX}"
 
 
@@ -41,9 +40,9 @@ def parse_segment_name(name: str) -> int | None:
 
 
 class SegmentWriter:
-    """Appends to one segment file behind a committed extent. The result is valid when it is synced and committed.
+    """Appends to one segment file behind the committed extent. The result is valid when it is synced and committed.
 
-    Another write from the same extent (after a crash, or a full disk) gives the same file.
+    Repeating a write from the same extent gives the same file.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class SegmentWriter:
         self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
-        """Add entries as blocks, in slices. Raises UnknownEntries, having changed nothing."""
+        """Add entries as blocks, in slices. Raises UnknownEntries before any change."""
         self._begin(payloads)
         offset, entries, messages, size = self._start()
         pieces: list[bytes | memoryview] = (
@@ -90,14 +89,14 @@ class SegmentWriter:
                     self._file.write_at(pieces, slice_offset, durable=False)
                     pieces, slice_offset = [], offset
                     if self._syncs_slices:
-                        # A large sync at the end would delay the journal: publish p99 10 ms instead of 5.5.
+                        # One large sync at the end would delay the journal: publish p99 10 ms instead of 5.5 ms.
                         self._file.sync()
         if pieces:
             self._file.write_at(pieces, slice_offset, durable=False)
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Add index and trailer. The extent, which ends with the blocks, stays. Raises UnknownEntries."""
+        """Add index and trailer. The extent, which ends with the blocks, does not change. Raises UnknownEntries."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())
@@ -111,10 +110,10 @@ class SegmentWriter:
         self._is_begun = True
         size, end_offset = self._file.size(), self.extent.end_offset
         if size < end_offset:
-            # Zeros replace the lost bytes: readers receive an error there, and all other entries are kept.
-            logs.error("segment.cut", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
+            # Zeros replace the lost bytes: readers receive an error for these entries and can read all others.
+            logs.error("segment.truncated", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
         elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
-            # The bytes behind were never committed: a crash came between write and commit.
+            # Bytes behind the extent were never committed: a crash occurred between write and commit.
             try:
                 check_leftovers(self._file, self._ledger_id, self.extent, payloads)
             except UnknownEntries as error:

@@ -1,9 +1,10 @@
-"""The entry cache: recent entries in memory, by ledger, with a limit in bytes over all topics of the broker.
+"""The entry cache: recently appended entries in memory, by ledger, with a limit in bytes over all topics of the broker
+(`managedLedgerCacheSizeMB`).
 
 Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
-tail that the others read. Entries are also evicted by age while the cache is not read, so that an idle broker releases
-the memory. A cache in use keeps them: a Key_Shared subscription with a backlog rescans the same entries many times, and
-each rescan would read the disk.
+tail that the others read. Entries are also evicted by age while the cache is not read, so that an idle broker frees the
+memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans the same entries
+many times.
 
 Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
 at most `limit_bytes` unless a single run is larger.
@@ -50,10 +51,12 @@ class EntryCache:
         self._hits_before = 0  # `hits_total` at the last `evict_old`
 
     def insert(self, run: AppendRun) -> None:
-        """Cache the entries of `run`, which follow the last ones of that ledger; evict the oldest of all."""
+        """Cache the entries of `run`, which follow the last ones of that ledger, and evict the oldest entries above the
+        limit.
+        """
         tail = self._tails.get(run.ledger_id)
         if tail is None or tail.first_entry_id + len(tail.payloads) != run.first_entry_id:
-            # There is a gap, because no reader was connected meanwhile.
+            # There is a gap: entries are not cached while no reader is connected.
             self.drop_ledger(run.ledger_id)
             tail = self._tails[run.ledger_id] = _LedgerTail(run.first_entry_id)
         tail.payloads += run.payloads
@@ -67,7 +70,6 @@ class EntryCache:
         self._keep_limit()
 
     def resize(self, limit_bytes: int) -> None:
-        """Set the limit, and evict the oldest entries above it."""
         self.limit_bytes = limit_bytes
         self._keep_limit()
 
@@ -140,7 +142,7 @@ class EntryCache:
 
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
-    """Return at least one and up to `max_entries` entries, about `max_bytes`, from the `index`-th on."""
+    """Return up to `max_entries` entries, about `max_bytes` and at least one, from the `index`-th on."""
     payloads = _within(run.payloads[index : index + max_entries], max_bytes)
     counts = run.message_counts[index : index + len(payloads)]
     return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)

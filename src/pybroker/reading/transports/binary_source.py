@@ -1,12 +1,12 @@
 """Reading over the binary protocol, which all Pulsar brokers support, including Apache Pulsar.
 
-The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by probing: a
-reader behind the end of a ledger receives the first entry of the next one, and a binary search finds the end. Boundaries of all
-but the last ledger never change, so they are remembered.
+The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by
+probing: a reader positioned behind the end of a ledger receives the first entry of the next one, and a binary search
+finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
-Brokers send neither markers nor messages of aborted transactions: inside a ledger such entries are gaps. Other missing entries
-are lost. Ledgers are trimmed as a whole, so if the last entries of a ledger are missing, the reader checks the ledger again
-before it reports a loss.
+Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
+entries of a ledger are missing, the reader checks the ledger again before it reports a loss, because ledgers are
+trimmed as a whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 class BinarySource(EntrySource):
     """A source that connects at its first use."""
 
-    leaves_out_entries = True  # markers
+    leaves_out_entries = True  # because of markers
 
     def __init__(self, access: Access, patience_s: float | None = None) -> None:
         """`patience_s`: how long to wait for an entry, or for a restarting broker. Default: the operation timeout."""
@@ -119,8 +119,8 @@ class BinarySource(EntrySource):
             first = await self._first(reader, ends.last)
         name = str(topic)
         if ends.last is None or first is None:
-            # The topic is empty: any position is both first and end, and entries before a later start are lost. Return a
-            # position in an existing ledger: callers store it, and with ledger 0 all later entries would count as lost.
+            # In an empty topic, first and end are the same position. It must be in an existing ledger: callers store
+            # it, and with ledger 0 all later entries would count as lost.
             mark = ends.mark_delete
             place = end or start or (Place(0, 0) if mark is None else Place(mark.ledger_id, mark.entry_id + 1))
             lost = () if start is None or start >= place else (_lost(name, start, place, place),)
@@ -175,8 +175,6 @@ class BinarySource(EntrySource):
                 f"the broker does not report the position of a reader of {topic}. Start at a position instead of a time"
             )
         return Place(ends.mark_delete.ledger_id, ends.mark_delete.entry_id + 1)
-
-    # --- entries
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
         # Each read has its own connection: its consumer pauses the connection while the caller processes earlier entries. The
@@ -241,7 +239,6 @@ class _RangeReading:
             self._consumer = None
 
     async def next_run(self) -> EntryRun | None:
-        """Return the next run of consecutive entries; None after the last one."""
         while not self._is_done or self._waiting:
             if not self._waiting:
                 await self._receive()
@@ -250,7 +247,6 @@ class _RangeReading:
         return None
 
     async def _receive(self) -> None:
-        """Receive some entries of the range, or detect its end."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -287,7 +283,7 @@ class _RangeReading:
                     return []
                 if time.monotonic() > deadline:
                     raise RequestTimedOut(
-                        f"{self._entries.ledger_id}:{self._next} did not come within {self._timeout_s:g} s, though the broker "
+                        f"{self._entries.ledger_id}:{self._next} did not arrive within {self._timeout_s:g} s, though the broker "
                         "reports that it exists: the broker is slow. Nothing was skipped. Try again"
                     ) from None
 
@@ -312,7 +308,7 @@ class _RangeReading:
             await consumer.close()
             found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
-                f"{_named(self._entries)} was asked for, and the topic has {found}: it was truncated, deleted or recreated"
+                f"{_named(self._entries)} was requested, but the topic has {found}: it was truncated, deleted or recreated"
             )
         return consumer
 
@@ -358,12 +354,11 @@ class _RangeReading:
             await consumer.close()
         if found.ledger_id != self._entries.ledger_id:
             raise DataLoss(
-                f"{_named(self._entries)} was asked for; entries from {self._entries.ledger_id}:{self._next} on are gone, "
-                f"the first that is there is {found.ledger_id}:{found.entry_id}"
+                f"{_named(self._entries)} was requested; entries from {self._entries.ledger_id}:{self._next} on are lost, "
+                f"the first available entry is {found.ledger_id}:{found.entry_id}"
             )
 
     def _take_run(self) -> EntryRun | None:
-        """Return the first waiting entries, up to a gap or a limit of some MiB."""
         first = self._waiting[0].entry_id
         count = 0
         size_bytes = 0
@@ -403,6 +398,6 @@ def _named(entries: EntryRange) -> str:
 
 def _lost(topic: str, asked: Place, asked_end: Place, first: Place) -> str:
     return (
-        f"{topic}: asked for {asked.ledger_id}:{asked.entry_id} to {asked_end.ledger_id}:{asked_end.entry_id}, "
-        f"the first entry that is there is {first.ledger_id}:{first.entry_id}"
+        f"{topic}: requested {asked.ledger_id}:{asked.entry_id} to {asked_end.ledger_id}:{asked_end.entry_id}, "
+        f"the first available entry is {first.ledger_id}:{first.entry_id}"
     )

@@ -71,8 +71,7 @@ class RestSource(EntrySource):
         return self._hidden.marked(entries, self.read_stored(entries))
 
     @abstractmethod
-    def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Yield these entries as stored. Raises as `read`."""
+    def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]: ...
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
         return self._plans.place_at_time(topic, publish_time_ms)
@@ -84,7 +83,6 @@ class RestSource(EntrySource):
         self._topics.show_progress(topic, subscription, place)
 
     def has_entries(self) -> bool:
-        """Whether the broker supports plans and bulk reads."""
         try:
             self.rest.json("POST", "/admin/v3/entries/persistent/public/default/plan", {"topics": []})
         except Refused as error:
@@ -186,7 +184,7 @@ class _BulkRead:
         entries = self._entries
         if error.status in {NOT_FOUND, GONE, BEYOND_END}:
             raise DataLoss(
-                f"{self._what()}: gone from entry {entries.ledger_id}:{self._reader.next_entry_id} on: {error}"
+                f"{self._what()}: lost from entry {entries.ledger_id}:{self._reader.next_entry_id} on: {error}"
             ) from error
         if error.status not in BUSY_STATUSES:
             raise error
@@ -205,7 +203,6 @@ class _BulkRead:
 
 
 def _fill(response: http.client.HTTPResponse, data: memoryview) -> None:
-    """Fill `data` from the response. Raises ConnectionError if the response ends earlier."""
     done = 0
     while done < len(data):
         count = response.readinto(data[done:])

@@ -22,7 +22,7 @@ FIRST_GUESS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpan:
-    """The part of one ledger between the two positions."""
+    """The part of one ledger between two positions."""
 
     ledger_id: int
     first_entry_id: int
@@ -87,11 +87,12 @@ async def find_ledgers(
 
 
 async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
-    """Find the end of the ledger of `place`, which contains an entry there and has a successor."""
     ledger_id = place.ledger_id
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:
-        raise ValueError(f"the broker has an entry {following.ledger_id}:{following.entry_id}, which cannot be")
+        raise ValueError(
+            f"the broker has an entry {following.ledger_id}:{following.entry_id}, which contradicts its last entry"
+        )
     # Invariant: the entry before `low` exists; none exists at or after `high`.
     low = place.entry_id + 1
     high: int | None = None

@@ -87,7 +87,6 @@ class BlockReader:
         return run, found.offset
 
     def _read_block(self, data: memoryview, found: _Found) -> bool:
-        """Read the next block. Return False if it is incomplete."""
         offset = found.offset
         if offset + BLOCK_HEADER_BYTES > len(data):
             return False
@@ -139,5 +138,4 @@ class BlockReader:
 
 
 def bytes_needed(data: memoryview, offset: int) -> int:
-    """Return the buffer length needed from `offset` on for the block there; at least a header."""
     return max(BLOCK_HEADER_BYTES, block_length_said(data, offset)[1])

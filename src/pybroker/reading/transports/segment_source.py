@@ -107,7 +107,6 @@ class SegmentSource(RestSource):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor, or None if the file is missing or this process cannot open it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -135,7 +134,6 @@ class _SealedFile:
         return self._place is not None and self._entries.end_entry_id <= self._place[0].entry_count
 
     def runs(self) -> Iterator[EntryRun]:
-        """Yield the runs of the range. Raises DataLoss, ReadingFailed."""
         assert self._place is not None
         extent, index = self._place
         entries = self._entries

@@ -1,4 +1,4 @@
-"""Compatibility of a new schema with a topic's existing ones: `check` by a `CompatibilityStrategy`. Start with `rules`."""
+"""Compatibility of a new schema with the existing schemas of a topic. Start with `rules.check`."""
 
 from pybroker.schema.compatibility.rules import CompatibilityStrategy, check
 

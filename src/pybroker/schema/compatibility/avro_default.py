@@ -1,8 +1,8 @@
 """Check of field defaults that replace values missing in the writer's schema.
 
-The rules are those of Avro's Java library when it encodes a default, because clients rely on them. They are less strict
-than the specification: a number fits every numeric type, an object in place of an array stands for its values, and a
-union takes the first branch of the default's kind.
+The rules are those of Avro's Java library, on which clients rely. They are less strict than the specification: a number
+fits every numeric type, an object in place of an array means its values, and a union takes the first branch of the
+default's JSON kind.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ _TEXTS = frozenset({"string", "bytes", "fixed"})
 
 
 class DefaultCheck:
-    """Checks each field's own default once.
+    """Checks defaults, each at most once.
 
-    A record's default may omit fields with their own defaults, so checks nest. Results are cached, because defaults
-    that refer to each other would otherwise be checked exponentially often.
+    A record's default may omit fields that have defaults, so checks nest. Results are cached, because defaults that
+    refer to each other would otherwise take exponential time.
     """
 
     def __init__(self) -> None:
         self._checked: dict[int, str | None] = {}
 
     def problem_of_field(self, avro_field: AvroField, avro_type: AvroType, depth: int = 0) -> str | None:
-        """Return why the field cannot be filled with its default, or None."""
         if isinstance(avro_field.default, NoDefault):
             return f"field {avro_field.name!r} has no default"
         key = id(avro_field)
         if key not in self._checked:
-            # A nested request for the same field: the default contains itself infinitely.
+            # If a nested check reaches this field again, its default is infinite.
             self._checked[key] = f"the default of field {avro_field.name!r} contains itself"
             self._checked[key] = self._problem(avro_type, avro_field.default, depth + 1)
         return self._checked[key]
@@ -54,7 +53,7 @@ class DefaultCheck:
             problems = (self._problem(avro_type.children[0], item, depth + 1) for item in items)
             return next((problem for problem in problems if problem), None)
         fits = _is_of_kind(kind, value) and (kind != "enum" or value in avro_type.symbols)
-        return None if fits else f"default {_shown(value)} is no {avro_type}"
+        return None if fits else f"default {_shown(value)} is not of type {avro_type}"
 
     def _record_problem(self, record: AvroType, value: JsonValue, depth: int) -> str | None:
         given = value if isinstance(value, dict) else {}
@@ -69,7 +68,6 @@ class DefaultCheck:
 
 
 def _is_of_kind(kind: str, value: JsonValue) -> bool:
-    """Return whether a JSON value has the type's kind. Its content is not checked."""
     if value is None:
         return kind == "null"
     if isinstance(value, bool):

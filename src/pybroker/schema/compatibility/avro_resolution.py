@@ -1,14 +1,14 @@
 """Avro schema resolution: whether a reader's schema can read data written with another schema.
 
-The rules are those of Avro's Java library, which clients rely on, even where the specification is stricter:
+The rules are those of Avro's Java library, on which clients rely, even where the specification is stricter:
 
 * Records match under any name; in a reader's union the same full name is preferred, then the same structure.
 * Names of enums and fixed types must be equal without their namespaces.
 * An enum of the reader may lack symbols of the writer; reading such a value then fails.
 * Logical types are ignored. A default is checked only if it is needed.
 
-Recursion ends for self-referential schemas, because a pair of records is compared once. Chains of references need no
-stack. The total work has a limit, beyond which the pair counts as not readable.
+Each pair of records is compared once, so self-referential schemas terminate. The number of steps is limited; above the
+limit the pair counts as unreadable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pybroker.schema.compatibility.avro_default import DefaultCheck
 _MAX_STEPS = 200_000
 _MAX_MATCHING_DEPTH = 50
 
-# Types as which a value of the key's type may be read.
+# For each reader type, the other writer types that it can read.
 _PROMOTIONS: dict[str, tuple[str, ...]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -34,20 +34,20 @@ _PROMOTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """First location at which reading fails."""
+    """The first location at which reading fails."""
 
-    path: str  # fields joined by dots, `[]` for items, `{}` for values; empty at the top
+    path: str  # fields joined by dots, `[]` items, `{}` map values, empty for the root
     reader: str
     writer: str
     rule: str
 
 
 class _TooComplex(Exception):
-    """The comparison needs more work or stack than allowed."""
+    """The comparison exceeds its limit of steps or nesting."""
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Return why a reader cannot read everything that a writer writes, or None."""
+    """Return why `reader` cannot read all data of `writer`, or None."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
@@ -55,12 +55,12 @@ def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
 
 
 class _Resolution:
-    """One comparison. Pairs are queued, nearest to the top first, so that the first problem is the simplest."""
+    """One comparison. Pairs are compared breadth first, so that the first problem is the least nested."""
 
     def __init__(self, reader: AvroType, writer: AvroType) -> None:
         self._reader = reader
         self._writer = writer
-        # Aliases of an equal schema must not rename its own fields.
+        # Without a change of the schema, its aliases must not rename its own fields.
         self._aliases = _ReaderAliases(None if canonical_text(reader) == canonical_text(writer) else reader)
         self._defaults = DefaultCheck()
         self._waiting: deque[tuple[AvroType, AvroType, str]] = deque()
@@ -84,10 +84,9 @@ class _Resolution:
     def _spend(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise _TooComplex(f"comparing the schemas takes more than {_MAX_STEPS} steps")
+            raise _TooComplex(f"the comparison takes more than {_MAX_STEPS} steps")
 
     def _compare(self, reader: AvroType, writer: AvroType, path: str) -> Problem | None:
-        """Compare one pair and queue the pairs inside it."""
         if writer.kind == "union":
             self._queue_branches(reader, writer, path)
             return None
@@ -96,7 +95,7 @@ class _Resolution:
             return Problem(path, str(reader), str(writer), rule)
         if reader.kind == "union":
             branch = self._matching_branch(reader, writer, 0)
-            assert branch is not None, "a pair without problem has a branch"
+            assert branch is not None, "a pair without a problem has a branch"
             self._waiting.append((branch, writer, path))
         elif reader.kind == "record":
             return self._compare_fields(reader, writer, path)
@@ -106,8 +105,8 @@ class _Resolution:
         return None
 
     def _queue_branches(self, reader: AvroType, writer: AvroType, path: str) -> None:
-        """Queue the branches of a writer's union, all of which must be readable; in unions of equal structure, branch
-        by branch.
+        """Queue the branches of a writer's union, which must all be readable. Unions of equal structure are compared
+        branch by branch.
         """
         if self._same_structure(reader, writer):
             pairs = zip(reader.children, writer.children, strict=True)
@@ -135,28 +134,26 @@ class _Resolution:
         return None
 
     def _written_types(self, writer: AvroType) -> dict[str, AvroType]:
-        """Return the types of a writer's fields by the reader's names."""
+        """Return the types of a writer's fields, by the names that the reader's aliases give them."""
         return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
 
     def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
-        """Return the rule that a pair breaks regardless of its content, or None."""
         if writer.kind == "union":
             return None
         if writer.kind == reader.kind:
             if writer.kind in {"enum", "fixed"} and self._aliases.simple_name(writer) != reader.simple_name:
                 return f"the names of the {writer.kind} types differ"
             if writer.size_bytes != reader.size_bytes:
-                return f"the sizes differ, {reader.size_bytes} and {writer.size_bytes} bytes"
+                return f"the sizes differ: {reader.size_bytes} and {writer.size_bytes} bytes"
             return None
         if reader.kind == "union":
             found = self._matching_branch(reader, writer, depth) is not None
-            return None if found else f"no branch of the reader's union takes {writer}"
+            return None if found else f"no branch of the reader's union accepts {writer}"
         if reader.kind in _PROMOTIONS.get(writer.kind, ()):
             return None
         return f"no promotion from {writer.kind} to {reader.kind}"
 
     def _matching_branch(self, union: AvroType, writer: AvroType, depth: int) -> AvroType | None:
-        """Return the branch of a reader's union that accepts the writer's type, or None."""
         self._spend(len(union.children))
         by_structure: AvroType | None = None
         for branch in union.children:
@@ -173,14 +170,14 @@ class _Resolution:
         return next((branch for branch in union.children if branch.kind in promotions), None)
 
     def _records_match(self, reader: AvroType, writer: AvroType, depth: int) -> bool:
-        """Return whether no field is missing and all field types match themselves; deeper levels do not influence the
-        choice of a branch.
+        """Return whether no field is missing and the field types match. Deeper levels do not affect the choice of a
+        branch.
         """
         if depth > _MAX_MATCHING_DEPTH:
             raise _TooComplex(f"records in unions nest deeper than {_MAX_MATCHING_DEPTH} levels")
         key = (id(reader), id(writer))
         if key not in self._matching:
-            self._matching[key] = True  # for nested requests: no contradiction so far
+            self._matching[key] = True  # assumed by nested requests for the same pair
             self._spend(len(reader.fields) + len(writer.fields))
             written = self._written_types(writer)
             self._matching[key] = all(
@@ -203,7 +200,7 @@ class _Resolution:
         return all(field.name in names or not isinstance(field.default, NoDefault) for field in reader.fields)
 
     def _same_structure(self, reader: AvroType, writer: AvroType) -> bool:
-        """Compare except for namespaces, defaults and properties."""
+        """Compare without namespaces, defaults and properties."""
         waiting = [(reader, writer)]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -230,7 +227,7 @@ class _Resolution:
 
 
 class _ReaderAliases:
-    """Names of the writer's types and fields according to the aliases of the reader's schema. Schemas are not rewritten."""
+    """The reader's aliases, applied to names of the writer's types and fields. Schemas are not changed."""
 
     def __init__(self, reader: AvroType | None) -> None:
         """`reader` is None if no aliases apply."""
@@ -250,7 +247,7 @@ class _ReaderAliases:
         return self.full_name(writer).rpartition(".")[2]
 
     def field_names(self, writer: AvroType) -> list[str]:
-        """Return the writer's fields in order, by the reader's names."""
+        """Return the names of the writer's fields in order, after the reader's aliases."""
         renamed = self._fields.get(self.full_name(writer))
         if not renamed:
             return [avro_field.name for avro_field in writer.fields]
@@ -264,11 +261,11 @@ class _ReaderAliases:
             if avro_type.kind == "record":
                 twice = _first_repeated(self.field_names(avro_type))
                 if twice:
-                    return f"aliases give two fields of the writer's record {avro_type.name} the name {twice!r}"
+                    return f"aliases rename two fields of the writer's record {avro_type.name} to {twice!r}"
             elif avro_type.kind == "union":
                 twice = _first_repeated([self.full_name(branch) for branch in avro_type.children if branch.name])
                 if twice:
-                    return f"aliases give two branches of a union of the writer the name {twice!r}"
+                    return f"aliases rename two branches of a writer's union to {twice!r}"
         return None
 
 

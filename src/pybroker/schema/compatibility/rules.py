@@ -1,6 +1,4 @@
-"""The strategies, and what each of them demands of each type of schema.
-
-A pure rule: which strategy applies, and which schemas a topic has, is the caller's to know. Start reading at `check`.
+"""Compatibility strategies and their requirements. Pure; start with `check`.
 
 | Strategy | The new schema must | compared with |
 |---|---|---|
@@ -11,8 +9,8 @@ A pure rule: which strategy applies, and which schemas a topic has, is the calle
 | FULL | do both | the newest |
 | ..._TRANSITIVE | the same | all |
 
-Only types with a definition that can be read as Avro (AVRO, JSON) have more to compare than their type;
-PROTOBUF_NATIVE keeps the name of its root message, KEY_VALUE is compared side by side.
+The rules apply to definitions of AVRO and JSON. PROTOBUF_NATIVE must keep the name of its root message, and the two
+sides of KEY_VALUE are compared separately. For all other types only the type is compared.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData,
 
 
 class CompatibilityStrategy(StrEnum):
-    """Required relation of a new schema to the existing ones."""
+    """The required relation of a new schema to the existing ones."""
 
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
@@ -62,9 +60,9 @@ _EXISTING_READS = frozenset(
 
 
 def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData) -> None:
-    """Check whether `new` may follow `existing` (oldest first). Raise Incompatible with the reason.
+    """Raise Incompatible, with the reason, unless `new` may follow `existing` (oldest first).
 
-    `new` must pass `validate`; otherwise InvalidSchema is raised.
+    `new` must have passed `validate`; otherwise this raises InvalidSchema.
     """
     if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE or not existing:
         return
@@ -72,7 +70,7 @@ def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: 
         compared = existing
     else:
         compared = existing[-1:]
-        # Existing bytes are not a new schema, regardless of the side's type in the properties.
+        # Identical bytes are not a new schema, even if the KEY_VALUE properties name another type.
         if (compared[0].type, compared[0].data) == (new.type, new.data):
             return
     for older in reversed(compared):
@@ -84,13 +82,13 @@ def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: 
 def _check_definitions(
     strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData, side: str
 ) -> None:
-    """Compare with definitions of the same type. `side` is the prefix of each text for one side of a KEY_VALUE schema."""
+    """Compare definitions of the same type. `side` prefixes the error text for one side of a KEY_VALUE schema."""
     if new.type is SchemaType.EXTERNAL:
-        return  # defined elsewhere: cannot be compared here
+        return  # the definition is outside the broker
     if new.type is SchemaType.KEY_VALUE:
         _check_key_value(strategy, existing, new, side)
     elif strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-        raise Incompatible(f"{side}the strategy rejects each schema that differs from the existing one ({strategy})")
+        raise Incompatible(f"{side}strategy {strategy} permits no schema that differs from the existing one")
     elif new.type in {SchemaType.AVRO, SchemaType.JSON}:
         _check_avro(strategy, existing, new, side)
     elif new.type is SchemaType.PROTOBUF_NATIVE:
@@ -121,7 +119,7 @@ def _check_avro(strategy: CompatibilityStrategy, existing: Sequence[SchemaData],
 def _avro_problems(
     strategy: CompatibilityStrategy, existing: AvroType, new: AvroType
 ) -> Iterator[tuple[Problem, bool]]:
-    """Yield the problems between two types, each with whether the new type is the reader."""
+    """Yield each problem between two types, and whether the new type is the reader."""
     if strategy.new_reads_existing:
         problem = find_problem(reader=new, writer=existing)
         if problem is not None:
@@ -167,7 +165,7 @@ def _unreadable(error: InvalidSchema) -> str:
 
 def _type_change(what: str, existing: SchemaData, new: SchemaData, strategy: CompatibilityStrategy) -> str:
     allowed = CompatibilityStrategy.ALWAYS_COMPATIBLE
-    return f"{what}: existing {existing.type.name}, new {new.type.name}: only {allowed} allows the change ({strategy})"
+    return f"{what}: existing {existing.type.name}, new {new.type.name}: the change needs the strategy {allowed} ({strategy})"
 
 
 def _text_of(problem: Problem, rule: str, *, new_reads: bool) -> str:

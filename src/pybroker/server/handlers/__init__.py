@@ -1,1 +1,1 @@
-"""One function for each command: protobuf objects end here, the broker's objects begin."""
+"""One function per protocol command. Protobuf objects do not pass beyond these functions."""

@@ -1,6 +1,6 @@
-"""Texts of authorization errors, exactly Pulsar's, because clients compare the whole text.
+"""Texts of authorization errors. They are exactly Pulsar's, because clients compare them.
 
-The cause of the error states the missing right, for the broker's log (`client.refused`).
+The exception's cause names the missing permission; the broker logs it with `client.refused`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pybroker.errors import AuthorizationError
 
 @contextmanager
 def refused_to(what: str, client: str = "Client") -> Iterator[None]:
-    """Within this context, an authorization error names the operation `what`."""
+    """Replace the text of an authorization error raised in this context by Pulsar's text for the operation `what`."""
     try:
         yield
     except AuthorizationError as error:

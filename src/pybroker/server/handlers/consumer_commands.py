@@ -1,4 +1,4 @@
-"""SUBSCRIBE and the other commands of a consumer, except FLOW and ACK."""
+"""SUBSCRIBE and all other consumer commands except FLOW and ACK."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ KIND_OF_SUB_TYPE = {
 
 
 async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a consumer. Creates topic and subscription if necessary."""
     request = command.subscribe
     async with connection.consumer_set_ups.lock(request.consumer_id):
         await _subscribe(connection, request)
@@ -84,7 +83,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
 
 def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> None:
     if not request.subscription.strip():
-        raise ProducerBusy("Empty subscription name")  # as in Pulsar
+        raise ProducerBusy("Empty subscription name")  # Pulsar's error type
     if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
         raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
     config = connection.runtime.config
@@ -103,7 +102,7 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
     range_count = len(request.keySharedMeta.hashRanges)
     if range_count > config.max_hash_ranges_per_consumer:
         raise ConsumerAssignError(
-            f"{range_count} hash ranges are over the limit of {config.max_hash_ranges_per_consumer} (maxHashRangesPerConsumer)"
+            f"{range_count} hash ranges exceed maxHashRangesPerConsumer={config.max_hash_ranges_per_consumer}"
         )
 
 
@@ -117,11 +116,11 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
 
 
 async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
-    """Raises TopicFenced; no consumer is attached then."""
+    """Attach the consumer to `topic`, or raise TopicFenced if the topic is closing."""
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
-    # Before a subscription is created.
+    # Check before a subscription is created.
     require_type_enabled(topic.shared, kind)
     require_room_for_consumer(topic.shared, topic.subscriptions.values(), connection)
     schema = schema_of(request)
@@ -139,8 +138,8 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
                 busy = error
             else:
                 return consumer
-        # Without the lock: other requests must not wait for an answer that may never come. The subscription may be
-        # replaced afterwards.
+        # Wait without the subscription lock: a lost client may never answer. The subscription may be replaced
+        # meanwhile.
         if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
             raise busy
 
@@ -191,7 +190,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         if request.start_message_rollback_duration_sec:
             since_ms = connection.runtime.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
-        # entries before `start` count as acknowledged
+        # All entries before `start` count as acknowledged.
         is_behind_all = start > ledgers.last_position
         mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
         return topic.registry.non_durable(request.subscription, mark_delete)
@@ -206,7 +205,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
     """Detach a consumer. Its unacknowledged messages are redelivered.
 
-    A task, like SUBSCRIBE, so that it runs after an earlier SUBSCRIBE of the same id.
+    This is a task like SUBSCRIBE, so it cannot overtake an earlier SUBSCRIBE of the same id.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
@@ -216,7 +215,6 @@ async def close_consumer(connection: Connection, command: pb.BaseCommand) -> Non
 
 
 def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
-    """Raises MetadataError."""
     consumer = connection.consumers.get(consumer_id)
     if consumer is None:
         raise MetadataError(CONSUMER_NOT_FOUND)
@@ -224,15 +222,15 @@ def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
 
 
 async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Delete the subscription; if it has other consumers, only when forced."""
+    """Delete the subscription. With other consumers attached, this requires `force`."""
     request = command.unsubscribe
     subscription = require_consumer(connection, request.consumer_id).subscription
     topic = connection.broker.loaded.get(subscription.topic.name)
     if topic is None:
-        raise MetadataError(CONSUMER_NOT_FOUND)  # the consumer was closed with its topic
+        raise MetadataError(CONSUMER_NOT_FOUND)  # closed with its topic
     try:
         async with topic.subscription_lock(subscription.name, BEING_DELETED):
-            # The consumers may have been closed meanwhile; this one subscribes again.
+            # The consumer may have been closed and reattached while this request waited.
             consumer = require_consumer(connection, request.consumer_id)
             if consumer.subscription is not subscription:
                 raise MetadataError(CONSUMER_NOT_FOUND)
@@ -244,7 +242,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     except TopicFenced as error:
         raise MetadataError(CONSUMER_NOT_FOUND) from error
     except StoreError as error:
-        # The subscription still exists without this consumer. The client only obeys CLOSE_CONSUMER after the answer.
+        # The deletion failed after this consumer was detached. The client handles CLOSE_CONSUMER only after this error.
         connection.send_error("UNSUBSCRIBE", request.request_id, connection.answerable(error), str(topic.name))
         if request.consumer_id not in connection.consumers:
             connection.close_consumer(request.consumer_id)
@@ -263,18 +261,18 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 
 
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the last message of the topic and the mark-delete position.
+    """Return the last message id and the mark-delete position.
 
-    Waits until the broker knows which transactions were committed before the topic was loaded: otherwise a reader would
-    stop before their messages.
+    Wait until the state of transactions is recovered. Before that, the max read position could be too low, and a reader
+    would stop before committed messages.
     """
     request = command.getLastMessageId
     consumer = require_consumer(connection, request.consumer_id)
     subscription = consumer.subscription
     if not isinstance(subscription, Subscription):
-        raise UnknownError("a non-persistent topic keeps no messages, so there is no last message id")  # as in Pulsar
+        raise UnknownError("a non-persistent topic stores no messages, so it has no last message id")  # as in Pulsar
     topic = connection.broker.loaded.get(subscription.topic.name)
-    assert isinstance(topic, Topic), "a topic that is closed has no consumers"
+    assert isinstance(topic, Topic), "the topic is closed and has no consumers; subscribe again"
     await topic.transactions.ends_known()
     last_compacted = await topic.compaction.last_message() if consumer.reads_compacted else None
     last, batch_index = last_compacted or await topic.last_message()

@@ -1,4 +1,4 @@
-"""Requests whose failures have their own response type instead of ERROR."""
+"""Failure responses of commands that do not use ERROR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def answered(
     connection: Connection, reply: pb.BaseCommand, refuse: Callable[[BrokerError], None], topic: str = ""
 ) -> Iterator[None]:
-    """Send `reply` after the block. If the block fails, `refuse` writes the error into it. `topic` is for the log."""
+    """Run the block, then send `reply`. If the block raises, `refuse` first writes the error into `reply`."""
     try:
         yield
     except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)

@@ -21,7 +21,7 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
     reply = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
     response = reply.partitionMetadataResponse
     response.request_id = request.request_id
-    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # until success
+    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # replaced on success
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
         _require_metadata(connection, topic)
@@ -32,8 +32,8 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
 
 
 def _require_metadata(connection: Connection, topic: TopicName) -> None:
-    """Refuse missing permissions. For a missing tenant, this reports a missing topic and LOOKUP an authorization error,
-    as in Pulsar.
+    """Require the lookup permission. A missing tenant is reported as TopicNotFound, as in Pulsar. (LOOKUP reports an
+    authorization error.)
     """
     try:
         with refused_to("Get Partition Metadata"):
@@ -45,12 +45,11 @@ def _require_metadata(connection: Connection, topic: TopicName) -> None:
 
 
 async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
-    """Answer that this broker serves the topic."""
     request = command.lookupTopic
     reply = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     response = reply.lookupTopicResponse
     response.request_id = request.request_id
-    response.response = pb.CommandLookupTopicResponse.Failed  # until success
+    response.response = pb.CommandLookupTopicResponse.Failed  # replaced on success
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
         with refused_to("Lookup"):

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 async def create_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a producer. Creates the topic if necessary."""
     request = command.producer
     async with connection.producer_set_ups.lock(request.producer_id):
         await _create_producer(connection, request)
@@ -49,7 +48,7 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
         connection.send(producer_success(request.request_id, present))  # a retry whose first answer was lost
         return
     if producer_id in connection.waiting_producers:
-        raise ServiceNotReady(f"producer {producer_id} waits for exclusive access already")
+        raise ServiceNotReady(f"producer id {producer_id} already waits for exclusive access")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     try:
@@ -65,10 +64,10 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
 def _note_refusal(
     connection: Connection, request: pb.CommandProducer, name: TopicName, error: BrokerError | StoreError
 ) -> None:
-    """Record the refusal for `explain`, because the client may be gone by then."""
+    """Record the refusal for `explain`, which may run after the client has gone."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
-        return  # refusals of unknown topics would displace others: clients can name any topic
+        return  # unknown topics are unlimited and would displace real ones
     told = error if isinstance(error, BrokerError) else error.answer()
     now_ms = broker.runtime.clock.wall_ms()
     broker.broker_context.refusals.note(str(name), request.producer_name, connection.address, told, now_ms)
@@ -86,7 +85,7 @@ def _tell(connection: Connection, request: pb.CommandProducer, opened: OpenProdu
 
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
     if request.topic_epoch > LARGEST_EPOCH:
-        raise NotAllowedError(f"no topic has an epoch of {request.topic_epoch}")
+        raise NotAllowedError(f"topic epoch {request.topic_epoch} is negative; epochs start at 0")
     require_short_name(request.producer_name, "producer name")
     require_short_name(request.initial_subscription_name, "initial subscription name")
     limit = connection.runtime.config.max_producer_metadata_size
@@ -94,7 +93,6 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
 
 
 def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
-    """Require the right to produce, and to consume if there is an initial subscription."""
     authorization = connection.broker.broker_context.authorization
     with refused_to("Produce"):
         authorization.require_produce(name, connection.role)
@@ -113,11 +111,11 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
 
 async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> OpenProducer:
     broker = connection.broker
-    if isinstance(topic, Topic):  # non-persistent topics keep no subscription without consumers
+    if isinstance(topic, Topic):  # other topics do not store subscriptions
         await require_within_quota(topic)
     schema_version = await producer_schema_version(topic, schema_of(request))
     if request.initial_subscription_name and isinstance(topic, Topic):
-        # The right may have been revoked while the topic was loading.
+        # The permission may have been revoked while the topic was loading.
         _require_rights(connection, request, topic.name)
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
@@ -143,13 +141,12 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
         raise
     if producer.is_closed:
         raise producer.refusal or ServiceNotReady(
-            f"producer {producer.name} was closed while the topic was getting ready, try again"
+            f"producer {producer.name} was closed while its topic was being loaded; create the producer again"
         )
     return OpenProducer(topic, producer)
 
 
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
-    """Create a subscription at the beginning of the topic, before the first message."""
     try:
         await topic.subscription(
             name, True, topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation, {}
@@ -159,7 +156,7 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 
 
 async def close_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a producer when its sends are answered."""
+    """Detach a producer after all its sends are answered."""
     request = command.close_producer
     opened = connection.producers.get(request.producer_id)
     if opened is not None:

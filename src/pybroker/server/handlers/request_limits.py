@@ -1,6 +1,6 @@
 """Size limits of request contents, checked before anything is copied.
 
-Counts are checked first, because they are known without reading the elements.
+Element counts are checked first, because they are known without reading the elements.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pybroker.model.names import MAX_TOPIC_LENGTH
 
 
 class Pair(Protocol):
-    """A property."""
+    """One key-value property."""
 
     key: str
     value: str
 
 
 class Pairs(Sized, Iterable[Pair], Protocol):
-    """Properties as a request has them."""
+    """Protobuf's repeated properties."""
 
 
 def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: type[BrokerError], owner: str) -> None:
-    """Refuse more than `limit` bytes in keys and values, or more pairs than that, with `error`."""
+    """Raise `error` if the keys and values exceed `limit` bytes, or if there are more than `limit` pairs."""
     if len(pairs) > limit:
-        raise error(f"{len(pairs)} {owner} properties are over the limit of {limit} bytes ({limit_key})")
+        raise error(f"{len(pairs)} {owner} properties exceed {limit_key}={limit} bytes")
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs)
     if size_bytes > limit:
-        raise error(f"{owner} properties of {size_bytes} bytes are over the limit of {limit} ({limit_key})")
+        raise error(f"{owner} properties of {size_bytes} bytes exceed {limit_key}={limit}")
 
 
 def require_short_name(name: str, what: str) -> None:
-    """Refuse a name that is too long for a path. Raises NotAllowedError."""
+    """Refuse a name that is longer than the longest topic name."""
     if len(name) > MAX_TOPIC_LENGTH:
-        raise NotAllowedError(f"the {what} has {len(name)} characters, the maximum is {MAX_TOPIC_LENGTH}")
+        raise NotAllowedError(f"the {what} has {len(name)} characters; at most {MAX_TOPIC_LENGTH} are allowed")

@@ -1,4 +1,4 @@
-"""GET_SCHEMA, GET_OR_CREATE_SCHEMA, and the schemas in PRODUCER and SUBSCRIBE."""
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA, and the schemas of PRODUCER and SUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ def schema_of(request: pb.CommandProducer | pb.CommandSubscribe | pb.CommandGetO
     if not request.HasField("schema"):
         return None
     schema = request.schema
-    properties: Iterable[Any] = schema.properties  # mypy loses the type beside an enum value of that name
+    properties: Iterable[Any] = schema.properties  # mypy infers no type here
     return SchemaData(SchemaType(schema.type), schema.schema_data, {pair.key: pair.value for pair in properties})
 
 
 async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return one version of a topic's schema, or the newest."""
     request = command.getSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
     response = reply.getSchemaResponse
@@ -37,7 +36,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, partial(_refuse, response), request.topic):
         if request.HasField("schema_version") and len(request.schema_version) < VERSION_SIZE_BYTES:
             raise IncompatibleSchema(
-                f"Empty schema version: {len(request.schema_version)} bytes, a version has {VERSION_SIZE_BYTES}"
+                f"schema version of {len(request.schema_version)} bytes; a schema version has {VERSION_SIZE_BYTES} bytes"
             )
         topic = TopicName.parse(request.topic)
         connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
@@ -49,7 +48,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _found(history: History, version: int | None, topic: TopicName) -> tuple[int, SchemaData]:
-    """Return a version, or the newest one. After a deletion the newest is the deletion itself."""
+    """Return `version`, or the newest one. A deleted schema counts as missing."""
     found = history.latest if version is None else history.version(version)
     if found is not None:
         return found.version, found.schema
@@ -68,7 +67,7 @@ def _wire_schema(topic: TopicName, schema: SchemaData) -> pb.Schema:
 
 
 async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the version of a schema, which is registered if necessary."""
+    """Return the version of a schema. Register the schema if the topic does not have it."""
     request = command.getOrCreateSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     response = reply.getOrCreateSchemaResponse

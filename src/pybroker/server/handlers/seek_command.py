@@ -1,4 +1,4 @@
-"""SEEK. All consumers are disconnected before the answer, as clients expect."""
+"""SEEK. Clients expect that the broker disconnects all consumers before it answers."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ if TYPE_CHECKING:
 
 
 async def seek(connection: Connection, command: pb.BaseCommand) -> None:
-    """Move the subscription to a message, or to the first one published at a time or later."""
+    """Move the subscription to a message id, or to the first message published at or after a time."""
     request = command.seek
     broker = connection.broker
     move = _move(request, word_count(broker.runtime.config.max_messages_in_batch))
     asked = require_consumer(connection, request.consumer_id).subscription
     if isinstance(asked, Subscription):
         request_id, name, subscription = request.request_id, asked.topic.name, asked.name
-        del command, request  # the request may wait, and the command may be large
+        del command, request  # release the memory of the command before waiting
         await on_open_topic(
             broker.runtime,
             lambda: broker.topics.any(name, may_create=False),
             lambda topic: _in_turn(topic, subscription, move),
         )
     else:
-        request_id = request.request_id  # as in Pulsar, no error: nothing is stored
+        request_id = request.request_id  # Like Pulsar, succeed: nothing is stored.
     connection.send(replies.success(request_id))
 
 
 def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
-    """Raises MetadataError without a target."""
     if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
-        # no batch has more messages, and a frame could contain millions of words
+        # limit: a frame could contain millions of words
         words = target.ack_set[:max_words]
         return lambda subscription: cursor_moves.reset(subscription, position, words)
     if request.HasField("message_publish_time"):
@@ -56,7 +55,7 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Move the subscription under its lock, because other requests may have moved or replaced it."""
+    """Move the subscription under its lock. Another request may have moved or replaced it."""
     async with topic.subscription_lock(name, BEING_MOVED):
         assert isinstance(topic, Topic)
         await move(topic.registry.present(name))

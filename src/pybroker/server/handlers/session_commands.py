@@ -1,4 +1,4 @@
-"""CONNECT, AUTH_RESPONSE, PING, PONG, and the expiry of credentials."""
+"""CONNECT, AUTH_RESPONSE, PING and PONG; expiry of credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
 def connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Authenticate, and open the session. A refusal is answered with ERROR for request -1 and closes the connection."""
+    """Authenticate the client and open the session. A refusal sends ERROR with request id -1 and closes the connection."""
     request = command.connect
     broker = connection.broker
     connection.context.introduced(connection)
@@ -30,7 +30,9 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
         return
     method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
     if request.original_principal or request.original_auth_data:
-        refusal = AuthenticationError("connections through a proxy are not supported yet")
+        refusal = AuthenticationError(
+            "connections through a Pulsar proxy are not supported; connect to the broker directly"
+        )
         _not_authenticated(connection, method, refusal)
         return
     if broker.authentication.is_immediate(method, request.auth_data):
@@ -87,8 +89,8 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     reply.connected.server_version = f"pybroker-{__version__}"
     reply.connected.protocol_version = version
     reply.connected.max_message_size = connection.context.max_message_bytes
-    # Independent of the client's flags. `supports_repl_dedup_by_lid_and_eid` is absent: a replicator would rely on the
-    # broker to drop duplicates by source position.
+    # The flags do not depend on the client's. `supports_repl_dedup_by_lid_and_eid` is absent: a replicator would expect
+    # the broker to deduplicate by source position.
     flags = reply.connected.feature_flags
     flags.supports_topic_watchers = broker.runtime.config.enable_broker_topic_list_watcher
     flags.supports_get_partitioned_metadata_without_auto_creation = True
@@ -103,7 +105,7 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
-    """Answer with ERROR and close. `note` is appended to the log line."""
+    """Send ERROR and close. `note` is added to the log line only."""
     connection.runtime.stats.connections_failed += 1
     connection.refused("CONNECT", type(error)(f"{error}{note}"))
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
@@ -111,7 +113,9 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
 
 
 def check_expiry(connection: Connection) -> None:
-    """Request new credentials when they have expired. Close a connection that cannot answer or does not."""
+    """Request new credentials after expiry. Close the connection if the client does not support this or does not
+    answer.
+    """
     identity = connection.identity
     if identity is None or identity.expires_at_s is None:
         return
@@ -130,11 +134,11 @@ def check_expiry(connection: Connection) -> None:
 
 
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
-    """Accept new credentials of the same role; close the connection for another role."""
+    """Accept renewed credentials of the same role. Close the connection if the role differs."""
     if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker has not requested it
+        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker sends its challenge later
     if connection.is_renewing:
-        raise ProtocolViolation("AUTH_RESPONSE while another one is looked at")
+        raise ProtocolViolation("AUTH_RESPONSE while an earlier one is being checked")
     response = command.authResponse.response
     method, data = response.auth_method_name, response.auth_data
     broker = connection.broker
@@ -165,14 +169,14 @@ async def _renew_in_turn(connection: Connection, method: str, data: bytes) -> No
 
 def _renew(connection: Connection, identity: Identity) -> None:
     if identity.role != connection.role:
-        _refuse(connection, AuthenticationError("the new credentials are of another role"))
+        _refuse(connection, AuthenticationError("the new credentials are for a different role"))
         return
     connection.identity = identity
     connection.is_challenged = False
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Answer; before CONNECT only a few times."""
+    """Send PONG. Before CONNECT, at most maxPingsBeforeConnect times."""
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:
@@ -181,4 +185,4 @@ def ping(connection: Connection, _command: pb.BaseCommand) -> None:
 
 
 def pong(_connection: Connection, _command: pb.BaseCommand) -> None:
-    """The session has noted the sign of life."""
+    """Do nothing: receiving data already renewed the session."""

@@ -1,7 +1,7 @@
 """GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE.
 
-For a pattern that is too long or that the broker does not evaluate, the answer is the whole list, marked as unfiltered,
-or no watcher. Clients filter and poll then.
+If a pattern is too long or unsupported by the broker, GET_TOPICS_OF_NAMESPACE returns the unfiltered list and
+WATCH_TOPIC_LIST fails. Clients then poll and filter themselves.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSI
 
 
 async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the topics that match; none when the client has the same list."""
+    """Return the matching topics, or no topics if the client already has the current list."""
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _namespace(request.namespace)
     _require_list(connection, namespace, "GetTopicsOfNamespace")
     if request.mode != _Mode.PERSISTENT and broker.resources.namespace(namespace) is None:
-        # As in Pulsar: only for persistent topics, a missing namespace is an empty list.
+        # As in Pulsar, only this mode fails for a missing namespace; others return an empty list.
         raise MetadataError(f"Namespace {namespace} not found")
     pattern = _pattern_to_evaluate(connection, request)
     async with _room_for_list(connection, namespace) as room:
@@ -65,8 +65,8 @@ def _answer_list(
 
 @asynccontextmanager
 async def _room_for_list(connection: Connection, namespace: NamespaceName) -> AsyncIterator[Holding]:
-    """Reserve memory for a list, when the client has read earlier answers. A client that reads none has one list in
-    preparation. Raises TooManyRequests.
+    """Reserve memory for a topic list after the client has read earlier responses. Each connection builds one list at a
+    time. Raises TooManyRequests after topicLoadTimeoutSeconds without memory.
     """
     memory, timeout_s = connection.context.memory, connection.runtime.config.topic_load_timeout_seconds
     room = Holding(memory, memory.lists)
@@ -78,8 +78,7 @@ async def _room_for_list(connection: Connection, namespace: NamespaceName) -> As
                 await room.wait(connection, connection.broker.directory.expected_bytes(namespace))
         except TimeoutError as error:
             raise TooManyRequests(
-                f"the broker has no memory for more lists of topics now (brokerMemoryLimitMB): waited for {timeout_s} s,"
-                " ask again"
+                f"no memory for a topic list within {timeout_s} s (brokerMemoryLimitMB); retry later"
             ) from error
         try:
             yield room
@@ -104,7 +103,7 @@ def _require_list(connection: Connection, namespace: NamespaceName, what: str, c
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
-    """Return None if the client requested an unfiltered list, or filters itself."""
+    """Return None if the client filters itself."""
     config = connection.runtime.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None
@@ -119,7 +118,7 @@ def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfN
 
 
 class ConnectionWatcher(TopicWatcher):
-    """The watcher of a client."""
+    """The topic list watcher of a client."""
 
     def __init__(self, connection: Connection, watcher_id: int, watched: WatchedTopics) -> None:
         super().__init__(watched)
@@ -144,11 +143,11 @@ class ConnectionWatcher(TopicWatcher):
         self._connection.send(replies.frame(update))
 
     def close_from_broker(self) -> None:
-        # The protocol has no command for it: the client learns it from the answer to its next request.
+        # The protocol has no command that closes a watcher. The client learns of it from its next request.
         close_watcher(self._connection, self._watcher_id, self)
 
     def answer(self, request: pb.CommandWatchTopicList) -> None:
-        """Send the list, unless the client has it; later changes follow."""
+        """Send the list, unless the client already has it. Later changes follow as updates."""
         reply = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
         response = reply.watchTopicListSuccess
         response.request_id = request.request_id
@@ -162,8 +161,8 @@ class ConnectionWatcher(TopicWatcher):
 
 
 async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> None:
-    """Notify a client of created and deleted topics. For a watcher id in use, send its list again and ignore the
-    pattern.
+    """Notify the client of created and deleted topics. For a watcher id in use, resend its list; the new pattern is
+    ignored.
     """
     request = command.watchTopicList
     watchers = connection.broker.topic_watchers
@@ -172,7 +171,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is None:
         if connection.session.state is SessionState.CLOSED:
-            return  # closed before its creation
+            return  # closed during creation
         pattern = _watchable_pattern(connection, request.topics_pattern)
         watched = watchers.watched(namespace, pattern)
         watcher = connection.topic_watchers[request.watcher_id] = ConnectionWatcher(
@@ -182,7 +181,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     try:
         async with _room_for_list(connection, namespace):
             await watchers.load(watcher.watched)
-        # Meanwhile the right may have been revoked, or the client may have closed the watcher.
+        # While the list was read, the permission may have been revoked or the watcher closed.
         _require_watch(connection, namespace)
         if connection.topic_watchers.get(request.watcher_id) is not watcher:
             raise NotAllowedError(f"topic list watcher {request.watcher_id} was closed while its list was read")
@@ -196,7 +195,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
 def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
     config = connection.runtime.config
     if not config.enable_broker_topic_list_watcher:
-        raise NotAllowedError("topic lists cannot be watched here (enableBrokerTopicListWatcher)")
+        raise NotAllowedError("topic list watchers are disabled (enableBrokerTopicListWatcher=false)")
     if len(connection.topic_watchers) >= MAX_WATCHERS_PER_CONNECTION:
         raise NotAllowedError(f"a connection has at most {MAX_WATCHERS_PER_CONNECTION} topic list watchers")
     if len(text) > config.subscription_pattern_max_length:
@@ -218,7 +217,7 @@ def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher
 
 
 def watch_topic_list_close(connection: Connection, command: pb.BaseCommand) -> None:
-    """Idempotent."""
+    """Close a watcher. An unknown id is not an error."""
     request = command.watchTopicListClose
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is not None:

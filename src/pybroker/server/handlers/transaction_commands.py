@@ -1,8 +1,8 @@
-"""The transaction commands: to coordinators, and from coordinators of other brokers to topics and subscriptions.
+"""Transaction commands from clients to coordinators, and from other brokers' coordinators to topics and subscriptions.
 
-Each has its own response type; ERROR only means that transactions are disabled. With authorization, a transaction
-belongs to the role that opened it and does not exist for others, as in Pulsar. Beyond Pulsar, a role can only register
-topics that it may publish to, and subscriptions that it may consume from.
+Each command has its own response type; ERROR means that transactions are disabled. With authorization enabled, a
+transaction is visible only to the role that opened it, as in Pulsar. Unlike Pulsar, a role may register only topics
+that it may produce to and subscriptions that it may consume from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator_state import Transaction
 
 END_WAIT_S = 25.0
-"""END_TXN waits for participants less than the client's timeout, so that the client learns the missing one."""
+"""Time that END_TXN waits for participants. It is below the client's request timeout, so that the client receives an
+error that names the missing participant.
+"""
 NAMES_A_TURN = 256
 _SIGN = 1 << 63
 _LONG = 1 << 64
@@ -44,7 +46,6 @@ class _Identified(Protocol):
 
 
 def _is_refused(connection: Connection, command: pb.BaseCommand, request_id: int) -> bool:
-    """Answer with ERROR if transactions are disabled."""
     try:
         connection.broker.transactions.require_enabled()
     except NotAllowedError as error:
@@ -67,7 +68,6 @@ class _Refuse:
 
 
 def _named(request: _Identified, response: _Identified) -> TxnId:
-    """Copy the transaction id of the request to its response, and return it."""
     response.request_id = request.request_id
     response.txnid_most_bits = request.txnid_most_bits
     response.txnid_least_bits = request.txnid_least_bits
@@ -75,7 +75,7 @@ def _named(request: _Identified, response: _Identified) -> TxnId:
 
 
 def _require_own(connection: Connection, transaction: Transaction) -> None:
-    """Raises TransactionNotFound unless the role opened it or is a super user."""
+    """Raise TransactionNotFound unless the role opened the transaction or is a superuser."""
     if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.role):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
@@ -83,7 +83,7 @@ def _require_own(connection: Connection, transaction: Transaction) -> None:
 
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
-    """Only super users act as coordinators. Raises TransactionNotFound."""
+    """Raise TransactionNotFound unless the role is a superuser: only superusers may act as coordinators."""
     if not connection.broker.broker_context.authorization.may_all(connection.role):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
@@ -91,14 +91,14 @@ def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
 
 
 def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> TxnAction:
-    """Raises NotAllowedError without an action, so that nothing is committed by mistake."""
+    """Return the requested action. A missing action is an error, because protobuf's default would be COMMIT."""
     if not request.HasField("txn_action"):
-        raise NotAllowedError("the end of a transaction without txn_action: say COMMIT or ABORT")
+        raise NotAllowedError("txn_action is missing; it must be COMMIT or ABORT")
     return TxnAction(request.txn_action)
 
 
 async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Start a coordinator, or wait until it has read its log."""
+    """Start the coordinator, or wait until its log is replayed."""
     request = command.tcClientConnectRequest
     if _is_refused(connection, command, request.request_id):
         return
@@ -110,7 +110,7 @@ async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> 
 
 
 async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Open a transaction. `txn_ttl_seconds` contains milliseconds despite its name."""
+    """Open a transaction. `txn_ttl_seconds` contains milliseconds, despite its name."""
     request = command.newTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -121,7 +121,7 @@ async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, _refusal_of(response)):
         broker = connection.broker
         coordinator = await broker.transactions.ready(request.tc_id)
-        # A negative number is a large one here. Such a transaction ends at once, as in Pulsar.
+        # Protobuf decodes a negative TTL as a large unsigned number. As in Pulsar, such a transaction expires at once.
         timeout_ms = request.txn_ttl_seconds if request.txn_ttl_seconds < _SIGN else request.txn_ttl_seconds - _LONG
         owner = connection.role if broker.broker_context.authorization.enabled else None
         txn_id = await coordinator.new(timeout_ms, owner, connection.context.holder(connection))
@@ -129,7 +129,6 @@ async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Register topics, before anything is published to them."""
     request = command.addPartitionToTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -154,7 +153,6 @@ async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) 
 
 
 async def add_subscription_to_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Register subscriptions, before anything is acknowledged on them."""
     request = command.addSubscriptionToTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -180,23 +178,22 @@ async def add_subscription_to_txn(connection: Connection, command: pb.BaseComman
 
 
 def _note_as_sent(as_sent: dict[str, str], name: TopicName, text: str) -> None:
-    """Record the client's spelling of a participant, because REST shows it, as in Pulsar."""
+    """Record the participant's name as the client wrote it, because Pulsar's REST API returns it so."""
     if text != str(name):
         as_sent.setdefault(str(name), text)
 
 
 def _require_few(connection: Connection, names: Sequence[object]) -> None:
-    """Raises NotAllowedError."""
     limit = connection.runtime.config.max_participants_per_transaction
     if len(names) > limit:
         raise NotAllowedError(
-            f"{len(names)} partitions or subscriptions at once, the maximum of a transaction is {limit} "
+            f"{len(names)} partitions or subscriptions in one request; a transaction has at most {limit} "
             "(maxParticipantsPerTransaction)"
         )
 
 
 async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Commit or abort. It continues even if this connection closes."""
+    """Commit or abort a transaction. This continues even if the connection closes."""
     request = command.endTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -212,9 +209,13 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
                 await coordinator.end(transaction, action)
         except TimeoutError:
             ending = coordinator.endings.find(txn_id)
-            why = f"; {len(ending.remaining)} to be told, {ending.last_error}" if ending is not None else ""
+            why = (
+                f"; {len(ending.remaining)} participants have not answered, last error: {ending.last_error}"
+                if ending is not None
+                else ""
+            )
             raise TooManyRequests(
-                f"transaction {txn_id} is {transaction.status} and goes on to its end by itself{why}"
+                f"transaction {txn_id} is {transaction.status} and completes in the background{why}"
             ) from None
 
 

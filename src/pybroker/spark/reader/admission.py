@@ -1,8 +1,8 @@
-"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to their
-backlog.
+"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to
+their backlog.
 
-Between two sparse points of a ledger, bytes and messages are assumed to be spread evenly, so the limits are approximate. Each
-topic with a backlog gets at least one entry, so a query always makes progress.
+Bytes and messages are assumed to be evenly distributed between two sparse points of a ledger, so the limits are
+approximate. Each topic with a backlog gets at least one entry, so a query always makes progress.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class _Spare:
 
 
 def until(plan: TopicPlan, end: Place) -> TopicPlan:
-    """Return the part of `plan` before `end`. The sizes of a ledger that is cut are estimates."""
     ledgers = []
     for ledger in plan.ledgers:
         if ledger.ledger_id > end.ledger_id:
@@ -101,7 +100,6 @@ def until(plan: TopicPlan, end: Place) -> TopicPlan:
 
 
 def backlog_bytes(plan: TopicPlan) -> int:
-    """Return the approximate size of the planned entries."""
     return sum(part.size_bytes for part in stretches(plan))
 
 
@@ -149,7 +147,6 @@ class _Topic:
 
 
 def _fitting(part: Stretch, room: int, total: int) -> int:
-    """Return how many entries of `part` fit into `room`, if each has an equal share of `total`."""
     if total <= room:
         return part.entry_count
     return max(room, 0) * part.entry_count // total

@@ -4,10 +4,10 @@ An offset has one position between entries for each topic or partition:
 
     {"v": 1, "t": {"persistent://public/default/orders-partition-0": {"l": 5, "e": 120}}}
 
-It means that all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the batch: `f`,
-the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. So a batch that is planned again
-after a crash is divided exactly as before, regardless of later changes to the ledgers. `b`, only in the first offset of a
-query, is the batch index at which reading of the first entry begins.
+This means: all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the
+batch: `f`, the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. A batch that
+is planned again after a crash is therefore divided exactly as before, regardless of later changes to the ledgers. `b`,
+only in the first offset of a query, is the batch index at which reading of the first entry begins.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
     """Parse the result of `to_json`. Raises InvalidOffsets for other documents, such as another connector's checkpoint."""
     if "v" not in document:
         raise InvalidOffsets(
-            "the checkpoint's offsets are not of this connector: a query of the Scala connector cannot be continued, "
-            "but its last offsets are understood as startingOffsets of a new query with a new checkpointLocation"
+            "the checkpoint's offsets were not written by this connector. A query of the Scala connector cannot be continued: "
+            "start a new query with a new checkpointLocation, and set startingOffsets to the last offsets"
         )
     topics = _topics_of("the checkpoint's offset", document)
     try:
@@ -186,7 +186,7 @@ def _topics_of(option: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     topics = document.get("t")
     if not isinstance(topics, dict):
-        raise InvalidOffsets(f'{option} lacks "t", an object with a place for each topic')
+        raise InvalidOffsets(f'{option} lacks "t", an object with a position for each topic')
     return topics
 
 
@@ -202,7 +202,7 @@ def _by_topic(
         try:
             bounds[topic] = bound_of(value)
         except (KeyError, TypeError, ValueError, ProtocolViolation) as error:
-            raise InvalidOffsets(f"{option} of {topic} is not understood ({error}); expected {expected}") from error
+            raise InvalidOffsets(f"{option} of {topic} is invalid ({error}); expected {expected}") from error
     return bounds
 
 

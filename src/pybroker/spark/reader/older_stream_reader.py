@@ -1,8 +1,8 @@
 """The stream reader for PySpark 4.0 and 4.1, which request the latest offset without passing the offset that the query
 has reached.
 
-The reader stores the last offset that it returned, because the next batch begins there. After a restart from a
-checkpoint, and with `Trigger.AvailableNow`, Spark requests an offset before the reader has stored one. The returned
+The reader remembers the last offset that it returned, because the next batch begins there. After a restart from a
+checkpoint, and with `Trigger.AvailableNow`, Spark requests an offset before the reader has returned one. The returned
 offset then covers the topics from their beginning, and the tasks of that batch are planned from the offset that Spark
 passes to `partitions`.
 """
@@ -45,5 +45,5 @@ class OlderStreamReader(OpenStream):
             for topic in sorted(set(from_json(start)) - set(from_json(end))):
                 self.planner.lost(topic, (DELETED,))
         if self._reached is None:
-            self._reached = end  # A batch that an earlier run of the query has planned but not finished.
+            self._reached = end  # a batch that an earlier run of the query has planned but not finished
         return super().partitions(start, end)

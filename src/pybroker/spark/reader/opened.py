@@ -24,7 +24,6 @@ MAX_IDLE_SOURCES = 4
 
 
 def source_options(options: ReadOptions) -> SourceOptions:
-    """Return the options of a source on the driver."""
     return SourceOptions(
         options.access,
         "binary" if options.read_mode == "broker" else options.read_mode,
@@ -41,7 +40,6 @@ def task_source_options(options: SourceOptions) -> SourceOptions:
 
 
 def opened(options: SourceOptions) -> AbstractContextManager[EntrySource]:
-    """Lend a source with these options to the caller until the end of the block. Raises ReadingFailed."""
     return _idle.opened(options)
 
 

@@ -25,7 +25,7 @@ MANY_NAMES = 8
 
 
 class Planner:
-    """Plans a query by requests to a source. Keeps no state between calls."""
+    """Plans a query by requests to a source. Stateless between calls."""
 
     def __init__(self, source: EntrySource, options: ReadOptions) -> None:
         self.source = source
@@ -111,7 +111,6 @@ class Planner:
         return plans
 
     def plans_of_existing(self, asked: Iterable[PlanRequest]) -> tuple[list[TopicPlan], list[str]]:
-        """Return the plans of the topics that exist, and the deleted topics."""
         left, deleted = list(asked), list[str]()
         while True:
             try:
@@ -130,8 +129,8 @@ class Planner:
         )
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"messages of {topic} are lost: {text}. Start a new query at the remaining messages (startingOffsets), or let this "
-                "one go on without them by failOnDataLoss=false"
+                f"messages of {topic} are lost: {text}. Start a new query at the remaining messages (startingOffsets), or continue "
+                "this one without them (failOnDataLoss=false)"
             )
         logs.warning("spark.entries_lost", topic=topic, lost=text)
 
@@ -166,7 +165,6 @@ class Planner:
 
 
 def plan_batch(planner: Planner) -> list[tuple[TopicRange, ...]]:
-    """Return the ranges of each task of a batch query, from the options' start to their end or the current end."""
     options = planner.options
     topics = planner.topics_once_there()
     starting = options.starting or Bounds(EARLIEST)
@@ -211,7 +209,6 @@ def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: En
 
 
 def _end(planner: Planner, topic: str) -> End | None:
-    """Return the end of a topic; None for a deleted topic."""
     bound = planner.options.ending.of(topic)
     if bound.kind is BoundKind.TIME:
         place = planner.place_at_time(topic, bound.time_ms)

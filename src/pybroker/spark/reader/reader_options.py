@@ -116,7 +116,6 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read. Raises InvalidOptions, with a text that names the correction."""
     known = (*KEYS, *READER_KEYS, *connection_options.KEYS)
     values = OptionValues(options, known, "reading from pulsar")
     poll_timeout_ms = values.number("pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS, 1)
@@ -219,9 +218,7 @@ def _columns(values: OptionValues) -> tuple[str, ...]:
         return (ALL_COLUMNS,)
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise values.wrong(
-            "includeColumns", "names of columns, each once, with * for those that are there without this option"
-        )
+        raise values.wrong("includeColumns", "names of metadata columns, each once; * stands for the default columns")
     return tuple(names)
 
 

@@ -44,7 +44,6 @@ def tasks_of(
 
 
 def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task. Raises DataLoss, ReadingFailed and BadEntry."""
     if not isinstance(task, ReadTask) or not task.ranges:
         return
     _settle_process()
@@ -87,7 +86,6 @@ def _with_place(reading: TypedReading) -> TypedReading:
 def _without_outer_messages(
     batches: Iterator[pa.RecordBatch], one: TopicRange, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Remove the messages of the first and last entry that are outside the requested range."""
     entries = one.entries
     for batch in batches:
         entry_ids, indexes = batch.column(_ENTRY), pc.max_element_wise(batch.column(_BATCH_INDEX), 0)

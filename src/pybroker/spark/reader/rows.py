@@ -21,7 +21,6 @@ from pybroker.spark.reader.reader_options import ALL_COLUMNS, ReadOptions
 
 
 def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptions) -> SchemaInfo | None:
-    """Return the current common schema of all topics; None for bytes. Raises DifferentSchemas."""
     if options.value_mode == "raw":
         return None
     names = dict.fromkeys(str(TopicName.parse(topic).partitioned_name) for topic in topics)
@@ -30,7 +29,9 @@ def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptio
 
 
 def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read without declared columns. Raises InvalidOptions for an unknown name in includeColumns."""
+    """Return the columns of a read without declared columns. Raises InvalidOptions if the option `includeColumns`
+    names an unknown metadata column.
+    """
     payload = {each.name: each for each in fields_of(schema, _value_mode(options))}
     metadata = {name: metadata_field(name) for name in METADATA_TYPES}
     if options.bad_records == BadRecords.COLUMN.value:
@@ -43,7 +44,7 @@ def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schem
             if each not in known:
                 near = get_close_matches(each, known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise InvalidOptions(f"option includeColumns contains {each!r}, which is not a column: {hint}")
+                raise InvalidOptions(f"option includeColumns names {each!r}, which is not a metadata column: {hint}")
             chosen[each] = known[each]
     return pa.schema(list(chosen.values()))
 

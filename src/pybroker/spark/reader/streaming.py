@@ -77,13 +77,11 @@ class StreamProgress:
         return to_json(after) if is_changed else start
 
     def report_latest(self) -> dict[str, Any]:
-        """Return the current end of all topics, for metrics of the query's backlog."""
         topics = self._planner.find_topics()[0]
         plans, _ = self._planner.plans_of_existing((topic, None, None) for topic in topics)
         return to_json({plan.topic: TopicOffset(plan.end) for plan in plans})
 
     def tasks(self, start: Document, end: Document) -> list[tuple[TopicRange, ...]]:
-        """Return the ranges of each task of the batch between two offsets."""
         before, after = from_json(start), from_json(end)
         ranges: list[TopicRange] = []
         for topic in sorted(after):
@@ -116,7 +114,6 @@ class StreamProgress:
         return topic in bounds.by_topic or str(TopicName.parse(topic).partitioned_name) in bounds.by_topic
 
     def _plans(self, topics: Sequence[str], begun: Offsets) -> list[TopicPlan]:
-        """Return the plan of each topic from its read position to its current end, without deleted topics."""
         asked: list[PlanRequest] = []
         for topic in topics:
             start = begun[topic].place

@@ -1,7 +1,7 @@
 """Writer of effectively-once delivery: detects and skips rows that an earlier attempt of the task has stored.
 
-The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the rows of
-this task for that partition. See `sink_notes` for the notes and their purpose.
+The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the
+rows of this task for that partition. `sink_notes` describes the notes topic.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class OnceSender(PartitionSender):
         self._resumption = Resumption(noted, last_row)
 
     async def _attach(self, generation: int) -> int:
-        """Attach under the producer name of `generation`. Return the last stored row of this batch under that name."""
         name = self._writer.name_of(generation)
         self.producer: Producer = await self._writer.open_producer(self._destination, self._partition, name)
         self._maker = EntryMaker(self.producer.name, self._writer.options.compression, self.producer.schema_version)
@@ -86,8 +85,8 @@ class OnceSender(PartitionSender):
         if last >= first + MAX_ROWS:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition}: batch {self._share.batch} is to be written, and later batches of this query are stored "
-                "already: was its checkpoint put back? Give it another sinkId to write them once more"
+                f"{self._partition}: batch {self._share.batch} cannot be written, because later batches of this query are "
+                "stored already: its checkpoint may be an older copy. To write the batches again, use another sinkId"
             )
         return max(last - first, -1)
 
@@ -131,7 +130,7 @@ class OnceSender(PartitionSender):
             batch=self._share.batch,
             task=self._share.task,
             rows_twice_at_most=found.doubled_rows,
-            reason="an earlier attempt of this batch sent other rows here, or the same in another order",
+            reason="an earlier attempt of this batch sent other rows to this partition, or the same rows in another order",
         )
         generation = self._generation
         last_row = 0
@@ -168,7 +167,7 @@ class OnceSender(PartitionSender):
         if row != highest - self._writer.who.first_sequence_id:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition} does not deduplicate: switch it on (brokerDeduplicationEnabled, or the deduplication policy of "
+                f"{self._partition} does not deduplicate: enable it (brokerDeduplicationEnabled, or the deduplication policy of "
                 "namespace or topic), or use delivery=at-least-once"
             )
 
@@ -206,7 +205,6 @@ class OnceWriter(TopicWriter):
         self.written.skipped_rows += batch.num_rows
 
     def name_of(self, generation: int) -> str:
-        """Return the producer name of this task's share in that generation."""
         base = f"{self.options.sink_id}.{self.who.query[:8]}.{self.task}"
         return base if not generation else f"{base}.{generation}"
 

@@ -21,7 +21,6 @@ class PulsarSink:
     options: Mapping[str, str]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer of a batch. Raises InvalidOptions and RowsRefused before any task starts."""
         from pybroker.spark.writer.sink_writer import BatchWriter, checked  # noqa: PLC0415
 
         if overwrite:

@@ -50,7 +50,6 @@ class SinkLog:
         return START_OF_TOPIC if stands is None else Position(stands.ledger_id, stands.entry_id + 1)
 
     async def read(self, start: Position) -> SinkState:
-        """Return the state of all notes from `start` to the current end."""
         state = SinkState()
         subscribing = Subscribing(f"notes-{secrets.token_hex(6)}", start=start)
         reader = await open_consumer(self._client, self._name, subscribing)
@@ -79,7 +78,6 @@ class SinkLog:
         self._sequence_id = self._producer.last_sequence_id
 
     async def write(self, note: bytes) -> Position:
-        """Store a note durably, and return its position."""
         assert self._producer is not None
         self._sequence_id += 1
         entry = build_entry(self._producer.name, self._sequence_id, int(time.time() * 1000), note)

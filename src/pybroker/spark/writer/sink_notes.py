@@ -1,9 +1,9 @@
 """Notes of an effectively-once sink: its owner, the complete batches, and the entries that each task was about to send.
 
-A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row of each
-producer name. Together they show which rows of an earlier attempt are stored. A later attempt skips those rows and sends the
-others, if its rows are the same in the same order. Otherwise (another number of tasks, or another order after a shuffle) it
-continues under another producer name: then some rows are stored twice, and none is lost.
+A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row
+of each producer name. Together they show which rows an earlier attempt has stored. If a later attempt has the same rows
+in the same order, it skips the stored ones and sends the others. Otherwise (another number of tasks, or another order
+after a shuffle) it continues under another producer name: then some rows are stored twice, and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
     claim     query run takes_over             a run of a query begins to write by this sink id
@@ -73,10 +73,9 @@ class SinkState:
     shares: dict[Share, list[NotedEntry]] = field(default_factory=dict)
 
     def fold(self, note: bytes) -> None:
-        """Apply the next note. Raises ValueError for an unknown version."""
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
-            raise ValueError(f"a note of another version: {note[:80]!r}")
+            raise ValueError(f"a note has an unsupported version: {note[:80]!r}")
         kind, query = content["kind"], content["query"]
         if kind == "claim":
             self._claim(query, content["run"], takes_over=content["takes_over"])
@@ -112,16 +111,15 @@ class SinkState:
         """Raise SinkFenced unless this run may write."""
         if self.query != writer.query:
             raise SinkFenced(
-                f"the sink id {sink_id} belongs to the query {self.query}, this one is {writer.query}: give this query another "
-                "sinkId, or option takeOver=true when the other one has ended for good"
+                f"the sink id {sink_id} belongs to the query {self.query}, not to this query {writer.query}: use another sinkId, "
+                "or takeOver=true if the other query has ended permanently"
             )
         if not self.runs or self.runs[-1] != writer.run:
             raise SinkFenced(
-                f"a later run of this query writes by the sink id {sink_id}: this run has been replaced, end it"
+                f"a later run of this query writes with the sink id {sink_id}: stop this run, which was replaced"
             )
 
     def is_complete(self, writer: Writer) -> bool:
-        """Whether the whole batch is stored."""
         return self.query == writer.query and writer.batch <= self.completed
 
 

@@ -80,7 +80,6 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Parse the options of a write. Raises InvalidOptions, with a text that names the correction."""
     values = OptionValues(options, (*KEYS, *connection_options.KEYS), "writing to pulsar")
     delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
     if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
@@ -110,7 +109,6 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
 
 
 def _name(values: OptionValues, name: str) -> str:
-    """Return the key in use: the plain one, or that of the Scala connector."""
     return _PRODUCER + name if _PRODUCER + name in values else name
 
 
@@ -144,7 +142,7 @@ def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
     if is_stream and checkpoint is not None:
         return "checkpoint-" + hashlib.sha256(checkpoint.rstrip("/").encode()).hexdigest()[:16]
     raise InvalidOptions(
-        f"option sinkId is missing: with delivery={delivery} a name of this query's own, the same after each restart"
+        f"option sinkId is missing: with delivery={delivery} set a unique name for this query, the same after each restart"
         if is_stream
-        else f"option jobId is missing: with delivery={delivery} a name of this very write, the same when it is repeated"
+        else f"option jobId is missing: with delivery={delivery} set a unique name for this write, the same when it is repeated"
     )

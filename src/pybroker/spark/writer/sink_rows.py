@@ -22,7 +22,6 @@ class RowsRefused(ValueError):
 
 
 def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:
-    """Return the payload columns. Raises RowsRefused for columns that cannot be written."""
     names = schema.names
     for name in names:
         if name in METADATA_TYPES and name not in WRITABLE:
@@ -48,7 +47,6 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
 
 
 def messages(batch: pa.RecordBatch, encoder: ValueEncoder) -> MessageColumns:
-    """Encode the rows of `batch`. Raises ValueError, with column and row of an invalid value."""
     values, keys = encoder.encode(batch)
     names = batch.schema.names
     if keys is None and KEY in names:

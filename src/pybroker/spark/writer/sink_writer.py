@@ -57,7 +57,6 @@ def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
 
 
 def checked(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> WriteOptions:
-    """Parse the options, and check the columns. Raises InvalidOptions and RowsRefused before any task starts."""
     parsed = parse_write_options(options, is_stream=is_stream)
     payload_fields(arrow_schema(schema), parsed.topic)
     return parsed
@@ -74,7 +73,6 @@ class _Writer:
             self._plan = plan_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """Send all rows of a task, and return when they are stored."""
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()
@@ -129,7 +127,7 @@ class _Writer:
             if self._plan is not None:
                 complete_batch(self._options, who, len(messages), sum(each.written.rows for each in sent))
             elif not commit_batch(self._options, who, [each.txn for each in sent if each.txn is not None]):
-                logs.info("sink.batch_was_committed", batch=who.batch)
+                logs.info("sink.batch_already_committed", batch=who.batch)
         except Exception as error:
             logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not report the cause
             raise

@@ -131,7 +131,6 @@ class PartitionSender:
             self._failure = failure
 
     async def finish(self, written: Written) -> None:
-        """Wait until all entries are stored. Raises the first failure."""
         await self.producer.flush()
         await asyncio.sleep(0)  # callbacks of the last receipts run
         if self._failure is not None:
@@ -152,7 +151,6 @@ class TopicWriter:
         self.written = Written()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of `batch`. Raises WriteFailed, or ValueError for rows that cannot be sent."""
         if not batch.num_rows:
             return
         for topic, rows in by_topic(batch, self._options.topic):
@@ -170,7 +168,6 @@ class TopicWriter:
                 self._send(destination, destination.partitions[partition], part)
 
     def finish(self) -> Written:
-        """Wait until all rows are stored. Raises WriteFailed."""
         self.written.topics = sorted(self._destinations)
         for name, sender in self._senders.items():
             self._do(f"writing to {name}", sender.finish(self.written))
@@ -251,6 +248,5 @@ class TopicWriter:
 
 
 def _record_name(name: TopicName) -> str:
-    """Return a record name that is valid in Avro."""
     text = "".join(each if each.isascii() and each.isalnum() else "_" for each in name.partitioned_name.local_name)
     return text if text[:1].isalpha() else f"t_{text}"

@@ -272,12 +272,12 @@ def test_a_protobuf_schema_with_plain_fields_is_read_by_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("info", "reason"),
     [
-        (SchemaInfo("PROTOBUF", b"{}"), "tells no field numbers"),
+        (SchemaInfo("PROTOBUF", b"{}"), "has no field numbers"),
         (described(*PLAIN, {"number": 4, "name": "in", "type": "MESSAGE"}), "the content of its field 'in'"),
-        (described({"number": 0, "name": "id", "type": "INT64"}), "is none"),
-        (described({"number": 1, "type": "INT64"}), "is none"),
-        (SchemaInfo("PROTOBUF", b"{}", {"__PARSING_INFO__": "[" * 10_000}), "is none"),
-        (SchemaInfo("PROTOBUF", b"{}", {"__PARSING_INFO__": "7"}), "is none"),
+        (described({"number": 0, "name": "id", "type": "INT64"}), "is invalid"),
+        (described({"number": 1, "type": "INT64"}), "is invalid"),
+        (SchemaInfo("PROTOBUF", b"{}", {"__PARSING_INFO__": "[" * 10_000}), "is invalid"),
+        (SchemaInfo("PROTOBUF", b"{}", {"__PARSING_INFO__": "7"}), "is invalid"),
     ],
 )
 def test_a_protobuf_schema_that_does_not_say_enough_stays_bytes_and_says_why(info: SchemaInfo, reason: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.dispatch.support import HIGH, LEDGER, LOW, LOW_2, Feed, consumer, key_shared, positions
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.position import Position

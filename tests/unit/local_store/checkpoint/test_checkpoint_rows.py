@@ -124,7 +124,7 @@ def test_any_flipped_bit_is_refused_or_harmless(seed: int, count: int, tmp_path:
         ("UPDATE snapshots SET cursor_id = 'other' WHERE number = 8", "wrong checksum of snapshots row 'other'"),
         ("UPDATE unsealed SET end_offset = 0 WHERE ledger_id = 9", "wrong checksum of unsealed row 9"),
         ("UPDATE facts SET value = 0 WHERE name = 'sequence'", "wrong checksum of fact sequence"),
-        ("DELETE FROM facts WHERE name = 'version'", "the facts version are missing"),
+        ("DELETE FROM facts WHERE name = 'version'", "the values version are missing"),
         ("DROP TRIGGER deltas_insert", "other tables than those of version 2: deltas_insert"),
     ],
 )

@@ -174,7 +174,7 @@ def truncate(made: Killed) -> str:
 def truncate_to_header(made: Killed) -> str:
     path, _, end_offset = made.last_file()
     path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES])
-    return rf"batches up to \d+ were durable in {path.name}, which reached to offset {end_offset}"
+    return rf"batches up to \d+ were durable in {path.name}, which ended at offset {end_offset}"
 
 
 def remove(made: Killed) -> str:
@@ -218,7 +218,7 @@ async def test_two_damaged_notes_are_logged(killed: Killed, caplog: pytest.LogCa
     for directory in (killed.directory / "journal", killed.directory):
         (directory / JOURNAL_END_NAME).write_bytes(bytes(MARKER_BYTES))
     assert await killed.is_whole()
-    assert caplog.messages == ["journal.end_damaged"]
+    assert caplog.messages == ["journal.end_file_damaged"]
 
 
 async def test_sound_journal_is_reported_as_sound(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:

@@ -177,7 +177,7 @@ def test_entries_that_are_not_written_again_are_not_cut_off(committed: int, agai
     before = segment.disk.read_whole(PATH.name)
     segment.extent, segment.index = extent, index
     payloads = {"fewer": entries(49, 100, seed=3), "others": entries(60, 100, seed=4), "none": []}[again]
-    with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} is there"):
+    with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} exists"):
         segment.write(payloads, seals=True)
     assert segment.disk.read_whole(PATH.name) == before
     segment.leftovers = Leftovers.CUT
@@ -216,7 +216,7 @@ def test_no_flipped_byte_of_a_segment_gives_a_wrong_entry() -> None:
 def test_a_block_of_another_ledger_is_damage() -> None:
     segment = Segment()
     segment.write([b"first"])
-    with segment.disk.open_for_read(PATH) as file, pytest.raises(DamagedSegment, match="holds the block of 5:0"):
+    with segment.disk.open_for_read(PATH) as file, pytest.raises(DamagedSegment, match="contains the block of 5:0"):
         read_entries(file, PATH, 6, segment.place, 0, 1, 1)
 
 

@@ -1,11 +1,11 @@
-"""Reading compacted: entries come from the compacted view up to its horizon, and from the topic behind it.
+"""Reads of a compacted topic (`readCompacted`): entries come from the compacted view up to its horizon, and from the
+topic behind it.
 
-The read position is a position of the topic in both cases. When a compaction replaces the view, the next read looks it up in the
-new view, so no entry is delivered twice and none is skipped.
+The read position is a position of the topic in both cases. When a compaction replaces the view, the next read continues
+at the same position in the new view, so no entry is delivered twice or skipped.
 
-Entries that the view does not contain are acknowledged when the read position passes them, because consumers that read compacted
-never receive them. Entries of the view in deleted ledgers are remembered here until they are acknowledged, because the cursor's
-state contains only existing ledgers.
+Entries that the view does not contain are acknowledged when the read position passes them. Acknowledged entries of the
+view in deleted ledgers are recorded here, because the cursor's state contains only existing ledgers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CompactedRun(EntryRun):
 
 
 class CompactedReads:
-    """Has the cursor's methods for reads. Exists while the active consumer reads compacted."""
+    """Has the read methods of a cursor. Exists while the active consumer reads compacted."""
 
     def __init__(self, cursor: ManagedCursor, store: LedgerStore, pass_over: PassOver) -> None:
         self._cursor = cursor
@@ -50,16 +50,16 @@ class CompactedReads:
         self._acknowledge = pass_over
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
-        self._ahead_from = Position(-1, -1)  # the read position at which they are the next ones
+        self._ahead_from = Position(-1, -1)  # the read position at which the entries read ahead are the next ones
         # Delivered entries of ledgers that the topic has deleted.
         self._seen: dict[int, BitMap] = {}
         self._unacked: dict[int, BitMap] = {}
-        self._delivered = Position(-1, -1)  # the last of these
+        self._delivered = Position(-1, -1)  # the last of these entries
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Read again from behind the mark-delete position, which may be in a ledger of the view only."""
+        """Continue behind the mark-delete position, which may be in a ledger that only the view has."""
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
 
@@ -68,11 +68,10 @@ class CompactedReads:
             self._cursor.pass_over(held_back)
 
     def has_more(self) -> bool:
-        """Whether there may be an entry at or behind the read position."""
         return self._view() is not None or self._cursor.has_more()
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Advance to the next entries and return them if they are in memory."""
+        """Return the next entries and advance, if they are in memory; else None."""
         view = self._view()
         if view is None:
             return self._cursor.read_cached(max_entries, max_bytes)
@@ -81,7 +80,9 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Like `read_cached`, from the store; None when something else must be done first. Raises StoreError."""
+        """Like `read_cached`, from the store; None if the caller must check `has_more` and read again. Raises
+        StoreError.
+        """
         view = self._view()
         if view is None:
             return await self._cursor.read(max_entries, max_bytes)
@@ -92,9 +93,9 @@ class CompactedReads:
             entries = await read_view(self._store, view, index, READ_AHEAD_ENTRIES, READ_AHEAD_BYTES) if found else []
         except StoreError as error:
             if self._is_elsewhere(view, position):
-                return None  # The ledger is replaced: the next read is from the new one.
+                return None  # A compaction has replaced the view: the next read uses the new one.
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
-                # The ledger is not the topic's: no entries can be skipped.
+                # This ledger belongs to the view, so no entries of the topic can be skipped because of it.
                 raise StoreError(f"the compacted view cannot be read: {error}") from error
             raise
         if self._is_elsewhere(view, position):
@@ -133,7 +134,6 @@ class CompactedReads:
         return run
 
     def _go_to(self, position: Position) -> None:
-        """Acknowledge everything before `position`."""
         before, self._cursor.read_position = self._cursor.read_position, position
         if before == position:
             return
@@ -151,7 +151,6 @@ class CompactedReads:
     # --- acknowledged entries --------------------------------------------------------------------------------------------
 
     def undelivered(self, run: CompactedRun) -> AssignInput:
-        """Return the entries of `run` that are not acknowledged."""
         state, ledger_id = self._cursor.state, run.ledger_id
         ack_sets = [state.ack_set_of(ledger_id, entry_id) for entry_id in run.entry_ids]
         entries = AssignInput(
@@ -188,7 +187,6 @@ class CompactedReads:
         self._move_mark()
 
     def _move_mark(self) -> None:
-        """To the first unacknowledged entry of a deleted ledger."""
         while self._unacked:
             ledger_id, unacked = min(self._unacked.items(), key=lambda item: item[0])
             if unacked:

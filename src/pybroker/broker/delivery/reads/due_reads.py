@@ -1,4 +1,4 @@
-"""Reads of delayed entries that are due, from memory or from the store, with one read for entries that are close together."""
+"""Reads of due delayed entries, from memory or from the store, with one read for entries that are close together."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: in
 async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
-    """Read due entries in their order, up to `max_bytes`. Return them, and those that were not read: beyond the limit, or trimmed
-    meanwhile. Raises StoreError.
+    """Read due entries in order, up to `max_bytes`. Return them, and those that were not read: beyond the limit, or
+    trimmed. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes
@@ -41,7 +41,7 @@ async def read_due(
         while at <= last and left_bytes > 0:
             run = await ledger.read_if_there(Position(ledger_id, at), last - at + 1, left_bytes)
             if run is None:
-                break  # acknowledged and trimmed meanwhile
+                break  # acknowledged and trimmed since
             for payload, message_count in zip(run.payloads, run.message_counts, strict=True):
                 left_bytes -= len(payload)
                 if Position(ledger_id, at) in wanted:

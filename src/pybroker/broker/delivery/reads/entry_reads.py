@@ -1,5 +1,5 @@
-"""The source of the entries of one subscription, the cache or the store, for redelivery, scans of the dispatcher, due delayed
-entries, and the next entries at the cursor or in the compacted view.
+"""All reads of one subscription, from the cache or the store: redelivery, scans of the dispatcher, due delayed entries,
+and the next entries at the cursor or in the compacted view.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NO_MEMORY: Sequence[EntryRun] = []
 
 
 class Rescans:
-    """Reads entries again that the cursor has passed, for scans of the dispatcher, without moving the cursor.
+    """Rescans for the dispatcher: reads entries again that the cursor has passed, without moving the cursor.
 
-    Keeps the entries that the last read from the store returned beyond the request. Acknowledged and delayed entries are skipped.
+    Keeps surplus entries of the last read from the store. Skips acknowledged and delayed entries.
     """
 
     def __init__(self, cursor: ManagedCursor) -> None:
@@ -38,7 +38,7 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """Return the first entry to read again; None if only the entry at the cursor is left."""
+        """Return the next entry of the rescan; None when it has reached the cursor."""
         found = self._cursor.state.first_wanted(position, held_back)
         ledgers = self._cursor.ledger.ledgers
         if ledgers.has_entry(found) and found < ledgers.normalize(self._cursor.read_position):
@@ -47,7 +47,7 @@ class Rescans:
         return None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries of one ledger before the cursor, if they are in memory."""
+        """Return entries of one ledger before the cursor, if they are in memory; else None."""
         max_entries = self._within_passed(position, max_entries)
         ahead = self._ahead
         if ahead is not None and ahead.ledger_id == position.ledger_id:
@@ -58,7 +58,7 @@ class Rescans:
         return self._cursor.ledger.read_cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The same from the store; None when the entry was trimmed. Raises StoreError."""
+        """Like `read_cached`, from the store; None if the entry was trimmed. Raises StoreError."""
         ahead = await self._cursor.ledger.read_if_there(
             position,
             self._within_passed(position, max(max_entries, READ_AHEAD_ENTRIES)),
@@ -91,13 +91,13 @@ class EntryReads:
         self._due: Sequence[Delayed] = ()
 
     def read_compacted(self, compacted: CompactedReads | None) -> None:
-        """Switch to that view, or to the topic for None."""
+        """Read from this compacted view; None: from the topic."""
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
     @property
     def has_more(self) -> bool:
-        """Whether there is a next entry that may be read. Changes nothing."""
+        """Return whether an entry may be read. Changes nothing."""
         if isinstance(self._next, CompactedReads):
             return self._next.has_more()
         ledger, cursor = self._cursor.ledger, self._cursor
@@ -106,17 +106,16 @@ class EntryReads:
 
     @property
     def waits_for_transaction(self) -> bool:
-        """Whether an open transaction blocks the next entry."""
+        """Return whether an open transaction blocks the next entry."""
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 
     def rewind(self) -> None:
-        """Read again from behind the mark-delete position."""
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
-        """Return the entries of the plan if they are in memory; `AT_END` if none is left, `NO_MEMORY`, or None if they must be read
-        from the store.
+        """Return the entries of the plan if they are in memory; `AT_END` if no entry is left, `NO_MEMORY` if the
+        budget is used up, None if they must be read from the store.
         """
         if plan.replay is not None:
             return self._replay_cached(plan)
@@ -135,7 +134,7 @@ class EntryReads:
         return None if run is None else (run,)
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
-        """The same from the store; None at the end when not all of the plan was read. Raises StoreError."""
+        """Yield the entries of the plan from the store; None at the end if not all could be read. Raises StoreError."""
         if plan.replay is not None:
             async for run in self._replay_stored(plan):
                 yield run
@@ -153,7 +152,7 @@ class EntryReads:
                 yield next_run
 
     async def _read_due(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
-        """Entries that are not read, or all if this raises StoreError, remain due."""
+        """Read due entries. Those that are not read, or all if this raises StoreError, remain due."""
         try:
             runs, unread = await read_due(self._cursor.ledger, due, plan.max_bytes)
         except StoreError:
@@ -163,7 +162,6 @@ class EntryReads:
         return runs
 
     def undelivered(self, run: EntryRun) -> AssignInput:
-        """Return the entries of `run` that are not acknowledged."""
         if isinstance(run, CompactedRun):
             assert self.compacted is not None
             return self.compacted.undelivered(run)
@@ -175,7 +173,6 @@ class EntryReads:
         return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 
     def next_to_scan(self, position: Position) -> Position | None:
-        """See `Rescans.next_position`."""
         return self._second.next_position(position, self._delayed.held_back)
 
     # --- once more ---------------------------------------------------------------------------------------------------
@@ -202,7 +199,7 @@ class EntryReads:
                 except NoSuchLedger as error:
                     raise failed_reads.whole_ledger(ledger.ledgers, ledger_id, error) from error
                 if run is None:
-                    break  # acknowledged and trimmed meanwhile
+                    break  # acknowledged and trimmed since
                 left_bytes -= sum(map(len, run.payloads))
                 first += len(run.payloads)
                 yield run
@@ -217,7 +214,7 @@ class EntryReads:
     async def _scan_stored(self, plan: ReadPlan, scan: Position) -> EntryRun | None:
         position = self.next_to_scan(scan)
         if position is None:
-            return None  # Acknowledged meanwhile: the next plan sees it.
+            return None  # Acknowledged since: the next plan accounts for it.
         try:
             return await self._second.read(position, plan.max_entries, plan.max_bytes)
         except NoSuchLedger as error:

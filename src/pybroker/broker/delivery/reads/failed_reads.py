@@ -1,4 +1,4 @@
-"""The result of failed reads of one subscription: a retry after a delay, or skipped entries if they can never be read."""
+"""Handling of failed reads of one subscription: a retry after a delay, or skipping entries that can never be read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first. Return the delay of the next attempt in seconds."""
+        """Count a failure, and log the first one. Return the seconds until the next attempt."""
         self.count += 1
         self.reason = str(error)
         if self.count == 1:
@@ -51,14 +51,14 @@ def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries |
 
 
 def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
-    """Return the damage of a deleted ledger."""
     return DamagedEntries(ledger_id, 0, ledgers.entry_count_of(ledger_id) - 1, str(error))
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Skip unreadable entries, if they are all acknowledged or may be skipped. Return whether reading can continue.
+    """Skip unreadable entries, if all are acknowledged or the configuration allows it. Return whether reading can
+    continue.
 
-    `skip` acknowledges entries of a ledger; None if the configuration does not allow it.
+    `skip` acknowledges entries of a ledger; None if the configuration (`autoSkipNonRecoverableData`) does not allow it.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

@@ -1,1 +1,1 @@
-"""Commands on the stored data of a broker: backup, restore, and the inspection and repair of a data directory."""
+"""Commands for a broker's stored data: backup, restore, inspection and repair."""

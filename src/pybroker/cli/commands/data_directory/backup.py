@@ -116,7 +116,7 @@ def _back_up_running(options: argparse.Namespace) -> BackupResult:
             try:
                 rest.change("DELETE", path)
             except CommandFailed as error:
-                sys.stderr.write(f"pybroker: the data snapshot was not removed, it expires by itself: {error}\n")
+                sys.stderr.write(f"pybroker: the data snapshot was not removed; it expires automatically: {error}\n")
 
 
 def _back_up_stopped(options: argparse.Namespace) -> BackupResult:
@@ -225,7 +225,7 @@ def rate_of(options: argparse.Namespace) -> RateLimit:
 
 
 def run_told(work: Any, *arguments: Any) -> Any:
-    """Call `work`; its expected errors become CommandFailed."""
+    """Call `work`, and convert its expected errors to CommandFailed."""
     from pybroker.errors import StoreError  # noqa: PLC0415
     from pybroker.local_store.data_directory import DataDirectoryInUse, ForeignDirectory  # noqa: PLC0415
 
@@ -234,12 +234,12 @@ def run_told(work: Any, *arguments: Any) -> Any:
     except (StoreError, DataDirectoryInUse, ForeignDirectory) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:
-        advice = "; what is copied stays, and the same command continues after it"
+        advice = "; copied files are kept: repeat the command to continue"
         raise CommandFailed(f"{error.filename or 'a file'}: {error.strerror or error}{advice}") from error
 
 
 class _Renewal:
-    """Renews the snapshot of the broker while its files are copied."""
+    """Renews the broker's data snapshot while its files are copied."""
 
     def __init__(self, rest: AdminRest, path: str, lasts_s: float) -> None:
         self._rest = rest
@@ -254,7 +254,7 @@ class _Renewal:
 
 
 class ProgressReport:
-    """Writes the progress to stderr: one line that is redrawn on a terminal, otherwise a line every ten seconds."""
+    """Writes progress to stderr: one updated line on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self, options: argparse.Namespace, renewal: _Renewal | None) -> None:
         self._renewal = renewal

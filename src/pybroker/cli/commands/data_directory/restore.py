@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument("backup", type=Path, metavar="BACKUP", help="directory of the backup")
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", required=True, help="the new data directory: empty, or not there yet"
+        "--data", type=Path, metavar="DIR", required=True, help="the new data directory; empty or missing"
     )
     parser.add_argument(
         "--point",

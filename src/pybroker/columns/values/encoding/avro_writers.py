@@ -38,8 +38,7 @@ class Writer(ABC):
     """Writes arrays of one type. Immutable."""
 
     @abstractmethod
-    def write(self, array: pa.Array) -> Pieces:
-        """Return the bytes of each value. The array has no nulls. Raises CannotEncode."""
+    def write(self, array: pa.Array) -> Pieces: ...
 
 
 class PlainWriter(Writer):
@@ -75,7 +74,6 @@ class BranchWriter(Writer):
     """Writes a union with one non-null branch that fits the column."""
 
     def __init__(self, null: int | None, branch: int | None, inner: Writer) -> None:
-        """Branch indices; None if the union has no such branch."""
         self._null = None if null is None else _index_byte(null)
         self._branch = b"" if branch is None else _index_byte(branch)
         self._inner = inner
@@ -104,7 +102,6 @@ class MembersWriter(Writer):
     """Writes a union from a struct with one non-null member; a null struct is null."""
 
     def __init__(self, null: int | None, members: list[tuple[int, Writer]]) -> None:
-        """`members`: branch index and writer of each struct member."""
         self._null = null
         self._members = members
 
@@ -226,7 +223,6 @@ _PLAIN: dict[str, tuple[pa.DataType, Callable[[pa.Array], Pieces]]] = {
 
 
 def writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
-    """Return the writer. Raises Misfit if column and type do not match. Only unions accept nulls."""
     arrow_type = plain_type(arrow_type)
     if avro_type.kind == "union":
         return _union_writer(avro_type, arrow_type, columns)
@@ -241,7 +237,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
             raise Misfit(f"is {arrow_type}, where the schema has null")
         return NullWriter()
     if pa.types.is_null(arrow_type):
-        return NullWriter()  # All values are nulls, which the enclosing writer refuses.
+        return NullWriter()  # all values are nulls, which the enclosing writer refuses
     if kind == "record" and pa.types.is_struct(arrow_type):
         return record_writer(avro_type, list(arrow_type), columns)
     if kind == "array" and pa.types.is_list(arrow_type):
@@ -335,7 +331,6 @@ def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
 
 
 def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> RecordWriter:
-    """Raise Misfit."""
     by_name = {field.name: field for field in fields}
     known = {each.name for each in record.fields}
     for name in by_name:
@@ -354,7 +349,6 @@ def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns
 
 
 def _constant(each: AvroField, child: AvroType) -> bytes:
-    """Return the encoding of a field without a column: its default, or null."""
     columns = AvroColumns()
     arrow_type = columns.type_of(child)
     value: Any = None

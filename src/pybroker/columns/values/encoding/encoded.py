@@ -28,7 +28,6 @@ class CannotEncode(ValueError):
         self.path = path
 
     def at(self, row: Any) -> CannotEncode:
-        """Return the error for the enclosing array's row."""
         return CannotEncode(int(row), self.reason, self.path)
 
     def inside(self, name: str) -> CannotEncode:
@@ -36,23 +35,20 @@ class CannotEncode(ValueError):
 
 
 def pieces_of(data: Any, offsets: npt.NDArray[np.int64]) -> Pieces:
-    """Return consecutive parts of `data`."""
     if len(offsets) and offsets[-1] > MAX_BATCH_BYTES:
         raise ValueError(
-            f"the payloads of one batch take {offsets[-1]} bytes, {MAX_BATCH_BYTES} are the most; write smaller batches"
+            f"the payloads of one batch take {offsets[-1]} bytes, the maximum is {MAX_BATCH_BYTES}; write smaller batches"
         )
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def fixed_pieces(rows: npt.NDArray[Any], width: int) -> Pieces:
-    """Return parts of one width."""
     data = np.ascontiguousarray(rows)
     return pieces_of(data, np.arange(len(rows) + 1, dtype=np.int64) * width)
 
 
 def masked_pieces(table: npt.NDArray[np.uint8], wanted: npt.NDArray[np.bool_]) -> Pieces:
-    """Return the bytes of each row where `wanted` is true."""
     offsets = np.zeros(len(table) + 1, dtype=np.int64)
     np.cumsum(wanted.sum(axis=1), out=offsets[1:])
     return pieces_of(table[wanted], offsets)
@@ -80,23 +76,19 @@ def joined(*pieces: Any) -> Pieces:
 
 
 def joined_texts(*texts: Any) -> pa.StringArray:
-    """Join texts like `joined`."""
     return pc.binary_join_element_wise(*texts, "")
 
 
 def with_length(values: pa.Array) -> Pieces:
-    """Prefix each value with its length, as in Avro."""
     lengths = numbers(pc.binary_length(values))
     return pc.binary_join_element_wise(varints(lengths), values, b"")
 
 
 def numbers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Convert whole numbers without nulls."""
     return np.asarray(array).astype(np.int64)
 
 
 def big_endian_decimals(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the 16 bytes of each decimal, highest first."""
     data = np.frombuffer(array.buffers()[1], dtype=np.uint8)[array.offset * 16 : (array.offset + len(array)) * 16]
     return data.reshape(-1, 16)[:, ::-1]
 

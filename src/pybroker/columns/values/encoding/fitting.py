@@ -45,13 +45,11 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def usual(array: pa.Array) -> pa.Array:
-    """Convert to the usual layout."""
     wanted = plain_type(array.type)
     return cast(array, wanted)
 
 
 def family(arrow_type: pa.DataType) -> str:
-    """Return the family of a leaf type; empty if no schema represents it."""
     types = pa.types
     if types.is_boolean(arrow_type):
         return "boolean"

@@ -40,14 +40,12 @@ class JsonWriter:
         self._may_be_null = may_be_null
 
     def write(self, array: pa.Array) -> pa.StringArray:
-        """Raise CannotEncode."""
         if array.null_count and not self._may_be_null:
             raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
         return self._write(array).fill_null(_null())
 
 
 def json_writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> JsonWriter:
-    """Return the writer. Raises Misfit if column and type do not match."""
     arrow_type = plain_type(arrow_type)
     may_be_null = avro_type.kind == "null"
     if avro_type.kind == "union":
@@ -170,7 +168,6 @@ def _map_writer(value: JsonWriter) -> Callable[[pa.Array], pa.StringArray]:
 
 
 def _joined_items(array: pa.Array, write: Callable[[pa.Array], pa.StringArray], items: pa.Array) -> pa.StringArray:
-    """Return the comma-separated items of each list; null for a null list."""
     lengths = np.asarray(array.value_lengths().fill_null(0)).astype(np.int64)
     try:
         texts = write(items)
@@ -183,7 +180,6 @@ def _joined_items(array: pa.Array, write: Callable[[pa.Array], pa.StringArray], 
 
 
 def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> Callable[[pa.Array], pa.StringArray]:
-    """Return the writer of structs as JSON objects. Fields without a column are omitted. Raises Misfit."""
     children = dict(zip([each.name for each in record.fields], record.children, strict=True))
     writers: list[tuple[str, str, JsonWriter]] = []
     for field in fields:
@@ -214,7 +210,6 @@ def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) 
 
 
 def _constants(record: AvroType, given: set[str]) -> str:
-    """Return the defaults of fields without a column, except nulls. Raises Misfit for a required field."""
     text = ""
     for each, child in zip(record.fields, record.children, strict=True):
         if each.name in given:

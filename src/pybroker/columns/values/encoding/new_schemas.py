@@ -26,7 +26,6 @@ _LEAVES: dict[str, Any] = {
 
 
 def definition_for(fields: list[pa.Field], name: str = RECORD_NAME) -> bytes:
-    """Return an Avro definition; nullable columns become unions with null. Raises Misfit."""
     return json.dumps(_record(fields, name, 0), separators=(",", ":")).encode()
 
 
@@ -49,7 +48,6 @@ def _field(field: pa.Field, inner_name: str, depth: int) -> dict[str, Any]:
 
 
 def _type(field: pa.Field, name: str, depth: int) -> Any:
-    """Return the Avro type of a column or nested field. `name` is used for a record."""
     kind = _never_null(plain_type(field.type), field.type, name, depth)
     return ["null", kind] if field.nullable and kind != "null" else kind
 

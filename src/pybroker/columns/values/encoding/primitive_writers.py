@@ -96,7 +96,6 @@ _BY_FAMILY = {
 
 
 def primitive_type_for(arrow_type: pa.DataType) -> SchemaType | None:
-    """Return the primitive schema that represents the type without loss; None if there is none."""
     return _BY_TYPE.get(arrow_type) or _BY_FAMILY.get(family(arrow_type))
 
 
@@ -104,13 +103,11 @@ class PrimitiveWriter:
     """Writes a column as payloads of one primitive schema, or of BYTES."""
 
     def __init__(self, schema_type: SchemaType, arrow_type: pa.DataType) -> None:
-        """Raise Misfit."""
         families, self._wanted, self._write = _WRITERS[schema_type]
         if family(arrow_type) not in families and not pa.types.is_null(arrow_type):
             raise Misfit(f"is {arrow_type}, where the schema is {'BYTES' if not schema_type else schema_type.name}")
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
-        """Raise CannotEncode."""
         array = cast(usual(array), self._wanted)
         if not array.null_count:
             return self._write(array)

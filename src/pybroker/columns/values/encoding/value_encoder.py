@@ -73,7 +73,7 @@ def _by_existing(fields: list[pa.Field], existing: SchemaInfo, schema_type: Sche
     if schema_type == SchemaType.KEY_VALUE:
         return KeyValueEncoder(fields, existing)
     raise Misfit(
-        f"cannot be written by the topic's {schema_type.name} schema; give its payloads ready-made in one binary column "
+        f"cannot be written by the topic's {schema_type.name} schema; write complete payloads in one binary column "
         f"{VALUE!r} instead"
     )
 
@@ -101,8 +101,7 @@ class Side(Protocol):
 
     schema: SchemaInfo
 
-    def write(self, array: pa.Array) -> pa.BinaryArray:
-        """Raise CannotEncode."""
+    def write(self, array: pa.Array) -> pa.BinaryArray: ...
 
 
 class PrimitiveSide:
@@ -156,8 +155,6 @@ def _definition(schema: SchemaInfo) -> Any:
 
 
 class _ColumnEncoder(ValueEncoder):
-    """Encodes rows of one column."""
-
     def __init__(self, field: pa.Field, schema_type: SchemaType, schema: SchemaInfo) -> None:
         self.schema = schema
         self._name = field.name
@@ -184,8 +181,6 @@ def _record_encoder(fields: list[pa.Field], schema: SchemaInfo) -> ValueEncoder:
 
 
 class _DefinedEncoder(ValueEncoder):
-    """Encodes rows of one column by a definition other than a record."""
-
     def __init__(self, field: pa.Field, schema: SchemaInfo) -> None:
         self.schema = schema
         self._name = field.name
@@ -196,8 +191,6 @@ class _DefinedEncoder(ValueEncoder):
 
 
 class _AvroEncoder(ValueEncoder):
-    """Encodes rows as AVRO records."""
-
     def __init__(self, fields: list[pa.Field], schema: SchemaInfo, writer: RecordWriter) -> None:
         self.schema = schema
         self._names = [field.name for field in fields]
@@ -209,8 +202,6 @@ class _AvroEncoder(ValueEncoder):
 
 
 class _JsonEncoder(ValueEncoder):
-    """Encodes rows as JSON records."""
-
     def __init__(self, fields: list[pa.Field], schema: SchemaInfo, write: Any) -> None:
         self.schema = schema
         self._names = [field.name for field in fields]

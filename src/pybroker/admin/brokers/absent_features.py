@@ -1,0 +1,71 @@
+"""Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages.
+
+Tools check for them before use. The responses are those of a Pulsar broker without these features.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError
+
+BOOKIES = "/admin/v2/bookies"
+RACKS = BOOKIES + "/racks-info"
+METHODS = ("GET", "POST", "PUT", "DELETE")
+WITHOUT_WORKER = (
+    "/admin/v2/functions",
+    "/admin/v2/worker",
+    "/admin/v2/worker-stats",
+    "/admin/v3/functions",
+    "/admin/v3/sources",
+    "/admin/v3/sinks",
+)
+PACKAGES = "/admin/v3/packages"
+
+
+def routes() -> list[Route]:
+    found = [
+        route("GET", BOOKIES + "/all", list_bookies),
+        route("GET", RACKS, list_racks),
+        route("GET", RACKS + "/{bookie}", refuse_bookie),
+        route("POST", RACKS + "/{bookie}", refuse_bookie),
+        route("DELETE", RACKS + "/{bookie}", refuse_bookie),
+    ]
+    for method in METHODS:
+        for base in WITHOUT_WORKER:
+            found += [route(method, base, refuse_functions), route(method, base + "/{rest:path}", refuse_functions)]
+        found += [route(method, PACKAGES + "/{rest:path}", refuse_packages)]
+    return found
+
+
+async def list_bookies(call: Call) -> Response:
+    """Return an empty list: the broker stores messages itself."""
+    call.require_superuser()
+    return json_response({"bookies": []})
+
+
+async def list_racks(call: Call) -> Response:
+    """Return an empty list: there are no bookies."""
+    call.require_superuser()
+    return json_response({})
+
+
+async def refuse_bookie(call: Call) -> Response:
+    """Answer 404: there are no bookies."""
+    call.require_superuser()
+    raise AdminError(
+        404, f"Bookie {call.name('bookie')} does not exist: this broker stores messages in its own data directory"
+    )
+
+
+async def refuse_functions(_call: Call) -> Response:
+    """Answer 409: there is no functions worker."""
+    raise AdminError(409, "This broker does not support functions, sources and sinks: it has no functions worker")
+
+
+async def refuse_packages(_call: Call) -> Response:
+    """Answer 503: there is no package storage."""
+    raise AdminError(503, "Package management is not supported by this broker")

@@ -1,0 +1,82 @@
+"""The Host header of HTTP requests without credentials: the defence against DNS rebinding.
+
+A web page of another site can make its own host name resolve to this machine. The browser then treats the broker as a part
+of that site, so that the page can read its answers. The Host header of such requests contains the name of the site.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Self
+from urllib.parse import urlsplit
+
+from pybroker.cluster.advertised_addresses import parse_listeners
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.errors import AdminError
+
+LOCALHOST = "localhost"
+ANY_HOST = "*"
+MISDIRECTED_REQUEST = 421
+_SHOWN_CHARS = 100
+_HOST = re.compile(r"(\[[^\]]*\]|[^\[\]:]*)(?::[0-9]*)?")
+
+
+class AcceptedHosts:
+    """Accepts IP addresses, `localhost` and its subdomains, and listed names.
+
+    A browser that connects to an IP address asks no name server, so that these cannot be rebound. The exception is the
+    unspecified address (0.0.0.0): browsers connect it to this machine, but do not apply their rules for local addresses.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(_name_of(each) for each in names) - {""}
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self | None:
+        """Return None if requests with any host are accepted."""
+        allowed = [each.strip() for each in config.http_allowed_hosts if each.strip()]
+        if ANY_HOST in allowed or not (allowed or is_loopback(config.bind_address)):
+            return None
+        listeners = parse_listeners(config.advertised_listeners).values()
+        advertised = [urlsplit(f"//{address}").hostname or "" for each in listeners for address in each.values()]
+        return cls([*allowed, *advertised, config.advertised_address, config.bind_address])
+
+    def accepts(self, host_header: str) -> bool:
+        match = _HOST.fullmatch(host_header.strip())
+        if match is None:
+            return False
+        name = _name_of(match[1])
+        address = _address(name)
+        if address is not None:
+            return not address.is_unspecified or name in self._names
+        return name in self._names or name == LOCALHOST or name.endswith(f".{LOCALHOST}")
+
+    def check(self, host_header: str | None) -> None:
+        """Raises AdminError 421. Browsers send a Host header with each request, so a request without one is accepted."""
+        if host_header is None or self.accepts(host_header):
+            return
+        raise AdminError(
+            MISDIRECTED_REQUEST,
+            f"This broker does not answer requests without credentials for the host {host_header[:_SHOWN_CHARS]!r}: use localhost "
+            "or an IP address, or add the host name to httpAllowedHosts",
+        )
+
+
+def is_loopback(bind_address: str) -> bool:
+    name = _name_of(bind_address.strip())
+    address = _address(name)
+    return name == LOCALHOST if address is None else address.is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _name_of(host: str) -> str:
+    """Return the form in which hosts are compared: lower case, without brackets and the final dot of an absolute name."""
+    return host.strip().removeprefix("[").removesuffix("]").lower().removesuffix(".")

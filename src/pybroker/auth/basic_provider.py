@@ -1,0 +1,114 @@
+"""Method `basic`: user and password, checked against an `.htpasswd` file.
+
+Supported hashes are apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256, SHA-512, DES. The file is read once, at
+start. Checking an unknown user takes as long as a wrong password.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.locations import read_location
+from pybroker.config.setting_types import ConfigError
+from pybroker.errors import AuthenticationError
+
+_SCHEMES = ("apr_md5_crypt", "sha512_crypt", "sha256_crypt", "md5_crypt", "ldap_sha1", "des_crypt")
+DEFAULT_MAX_PASSWORD_BYTES = 72
+MAX_REMEMBERED_FAILURES = 1000
+UNKNOWN_USER = ""
+
+
+class BasicProvider(AuthenticationProvider):
+    """Password provider with caches. Correct passwords are cached as keyed digests, because hashes are slow and HTTP
+    clients send the password with each request. Recent wrong passwords are cached, because clients repeat them.
+
+    `verify` may run in any thread, all other methods in one thread only.
+    """
+
+    def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
+        from passlib.context import CryptContext  # type: ignore[import-untyped]  # noqa: PLC0415  (only for its users)
+
+        if not location:
+            raise ConfigError(
+                "authentication provider basic needs basicAuthConf: set it to the path of an .htpasswd file"
+            )
+        self._context = CryptContext(schemes=list(_SCHEMES))
+        self._hashes = self._read(read_location("basicAuthConf", location))
+        self._any_hash = next(iter(self._hashes.values()))
+        self._max_password_bytes = max_password_bytes
+        self._digest_key = secrets.token_bytes(32)
+        self._verified: dict[str, bytes] = {}  # one digest per user of the file
+        self._failed: OrderedDict[bytes, None] = OrderedDict()
+
+    def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
+        user, password = self.credentials(data)
+        is_right = self.recall(user, password)
+        if is_right is None:
+            is_right = self.verify(user, password)
+            self.remember(user, password, is_right)
+        if not is_right:
+            raise AuthenticationError("unknown user or wrong password")
+        return Identity(user, provider_names.BASIC, None)
+
+    def credentials(self, data: bytes) -> tuple[str, str]:
+        try:
+            user, colon, password = data.decode().partition(":")
+        except UnicodeDecodeError:
+            raise AuthenticationError("user and password are not UTF-8") from None
+        if not colon:
+            raise AuthenticationError("no user and password were sent" if not data else "expected user:password")
+        return user, password
+
+    def row_of(self, user: str) -> str:
+        """Return the queue name of this user's checks. Unknown users share one queue."""
+        return user if user in self._hashes else UNKNOWN_USER
+
+    def recall(self, user: str, password: str) -> bool | None:
+        """Return the cached result, or None if the hash must be computed."""
+        if len(password.encode()) > self._max_password_bytes or "\0" in password:
+            return False
+        digest = self.digest(user, password)
+        remembered = self._verified.get(user)
+        if remembered is not None and hmac.compare_digest(remembered, digest):
+            return True
+        return False if digest in self._failed else None
+
+    def verify(self, user: str, password: str) -> bool:
+        """Compute the hash, which can take a second."""
+        known = user in self._hashes
+        right: bool = self._context.verify(password, self._hashes[user] if known else self._any_hash)
+        return right and known
+
+    def remember(self, user: str, password: str, is_right: bool) -> None:
+        digest = self.digest(user, password)
+        if is_right:
+            self._verified[user] = digest
+            return
+        self._failed[digest] = None
+        if len(self._failed) > MAX_REMEMBERED_FAILURES:
+            self._failed.popitem(last=False)
+
+    def digest(self, user: str, password: str) -> bytes:
+        """Return a digest whose key exists only in this process."""
+        return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
+
+    def _read(self, content: bytes) -> dict[str, str]:
+        hashes: dict[str, str] = {}
+        try:
+            lines = content.decode().splitlines()
+        except UnicodeDecodeError:
+            raise ConfigError("basicAuthConf is not UTF-8") from None
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            user, colon, password_hash = line.strip().partition(":")
+            if not user or not colon or self._context.identify(password_hash) is None:
+                raise ConfigError(f"basicAuthConf, line {number}: expected user:hash with an apr1, SHA-1 or crypt hash")
+            hashes[user] = password_hash
+        if not hashes:
+            raise ConfigError("basicAuthConf contains no user: add a line user:hash")
+        return hashes

@@ -1,0 +1,107 @@
+"""Builds a broker from its runtime and stores, without a process, socket, signal, or file.
+
+The application, tests, and embedding programs use it, and then open ports (`Listener`, `HttpServer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.broker.service import BrokerService
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import AdminError, InvalidTopicName
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.cache_refresh import CacheRefresher
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.metadata.shared_metadata import bootstrap_shared
+from pybroker.runtime.runtime import Runtime
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores of a broker. The caller opens and closes them."""
+
+    metadata: MetadataStore
+    ledgers: LedgerStore
+    cursors: CursorStore
+
+
+def ledger_limits(config: BrokerConfig) -> LedgerLimits:
+    return LedgerLimits(
+        config.managed_ledger_max_entries_per_ledger,
+        config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
+        config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+        config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+        config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000,
+        config.managed_ledger_add_entry_timeout_seconds * 1000,
+    )
+
+
+async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
+    """Return a broker with loaded metadata, not `ready` yet and without addresses. The caller must close it.
+
+    `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
+    """
+    refresher = CacheRefresher(stores.metadata)
+    try:
+        return await _build(runtime, stores, limits, refresher)
+    except BaseException:
+        await refresher.close()
+        raise
+
+
+async def _build(
+    runtime: Runtime, stores: Stores, limits: LedgerLimits | None, refresher: CacheRefresher
+) -> BrokerService:
+    config = runtime.config
+    resources = Resources(stores.metadata, config.default_number_of_namespace_bundles)
+    refresher.keep(
+        resources,
+        metadata_paths.CLUSTERS,
+        metadata_paths.POLICIES,
+        metadata_paths.LOCAL_POLICIES,
+        metadata_paths.TOPIC_POLICIES,
+    )
+    await resources.load()
+    await _bootstrap(resources, config, is_shared=stores.metadata.is_shared)
+    of_ledgers = LedgerResources(
+        stores.ledgers,
+        EntryCache(min(config.managed_ledger_cache_size_mb * _MIB, runtime.memory.cache.highest_bytes)),
+        ledger_limits(config) if limits is None else limits,
+        runtime.clock,
+        config.cursor_flush_interval_ms,
+        entry_time_ms,
+        runtime.memory,
+    )
+    ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
+    service = BrokerService(runtime, stores.metadata, resources, ledgers)
+    service.cache_refresher = refresher
+    refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
+    refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)
+    refresher.keep(service.broker_context.resource_groups, metadata_paths.RESOURCE_GROUPS)
+    await service.dynamic.load()
+    await service.partitioned.load()
+    await service.partitioned_operations.finish_deletions()
+    await service.broker_context.load()
+    await service.transactions.recover()
+    return service
+
+
+async def _bootstrap(resources: Resources, config: BrokerConfig, *, is_shared: bool) -> None:
+    try:
+        if is_shared:
+            await bootstrap_shared(resources, config.cluster_name, config.bootstrap_namespaces)
+        else:
+            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+    except (AdminError, InvalidTopicName) as error:
+        raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error

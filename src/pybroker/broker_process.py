@@ -1,0 +1,605 @@
+"""Creates every object of the process in order, runs them until a signal, and closes them in reverse order.
+
+The only module that may import everything. It owns the root task group, the signals and the lock of the data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from pybroker.admin.server import HttpServer
+from pybroker.auth.server_tls import CertificateRefresher, server_context
+from pybroker.backup.data_snapshot import DataSnapshots, remove_earlier_snapshots
+from pybroker.broker.service import BrokerService, DataDirectoryName
+from pybroker.broker_assembly import Stores, build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.disk.disk import Disk
+from pybroker.errors import CannotListen, StoreError
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark, encode_mark
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.local_store.data_directory import (
+    DataDirectoryInUse,
+    DataDirectoryLock,
+    ForeignDirectory,
+    is_copied_directory,
+    write_directory_mark,
+    write_run_id,
+)
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.start_up import is_new_store, older_table_text
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.orphaned_ledgers import (
+    Leftovers,
+    delete_orphaned_ledgers,
+    find_orphaned_ledgers,
+    lost_names_text,
+    named_entry_counts,
+    path_that_names_ledgers,
+)
+from pybroker.memory.memory_parts import write_buffers
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.measured import MeasuredMetadataStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.metadata.shared_metadata import (
+    BrokerIdentity,
+    SharedAddresses,
+    directory_id,
+    open_shared_metadata,
+    shared_addresses,
+    write_layout,
+)
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.model.policies import ClusterData
+from pybroker.process.file_descriptors import FEW, raise_limit
+from pybroker.process.garbage_collection import GarbagePolicy
+from pybroker.process.service_manager import ServiceManager
+from pybroker.process.watchdog import LoopWatchdog
+from pybroker.runtime import logs
+from pybroker.runtime.runtime import Runtime
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.server.command_table import command_table
+from pybroker.server.connection import Connection
+from pybroker.server.handlers.session_commands import check_expiry
+from pybroker.server.listener import Listener
+from pybroker.server.server_context import ServerContext
+from pybroker.version import __version__
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_FATAL_STORAGE = 70
+_SWITCH_INTERVAL_S = 0.0002
+"""Shortens the journal writer's waits for the interpreter lock (docs/contributing/architecture.md)."""
+_MIB = 1024 * 1024
+
+
+class StartError(Exception):
+    """The broker cannot start; each argument is one line for the operator."""
+
+
+def run(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    warnings: list[str],
+    disk: Disk | None = None,
+    read_again: Callable[[], BrokerConfig] | None = None,
+) -> int:
+    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors found during construction.
+
+    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration at
+    SIGHUP, and raises ConfigError.
+    """
+    logs.configure(config.log_level, log_format=config.log_format)
+    for warning in warnings:
+        logs.warning("config.warning", warning=warning)
+    tune_process()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(config, ready_file, disk, read_again))
+    except StartError as error:
+        for problem in error.args:
+            print(f"pybroker: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    except (DataDirectoryInUse, ForeignDirectory, StoreError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def tune_process() -> None:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    raise_limit()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's factory if it is installed, else None for the standard event loop."""
+    try:
+        import uvloop  # noqa: PLC0415  (not everywhere)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    disk: Disk | None,
+    read_again: Callable[[], BrokerConfig] | None,
+) -> int:
+    stop = asyncio.Event()
+    manager = ServiceManager()
+    broker = Broker(Runtime(config), OwnProcess(stop.set), disk)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if not await _started(broker, stop):
+        return EXIT_OK
+    broker.own_collector()
+    try:
+        print(broker.banner(), flush=True)
+        tasks = TaskOwner("service")
+        tasks.start(manager.run_watchdog(), "watchdog")
+        if read_again is not None:
+            tasks.start(_reload_at_hangup(broker, manager, read_again), "reload")
+        if ready_file is not None:
+            # last, so that a reader of the file finds everything complete
+            _write_ready_file(ready_file, broker.description())
+        manager.ready(broker.status())
+        await stop.wait()
+        manager.stopping()
+        await tasks.close()
+    finally:
+        is_clean = await broker.close()
+        gc.freeze()  # the interpreter's last collection would visit all objects: a second for 20,000 topics
+    return EXIT_OK if is_clean else EXIT_FAILED
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Start the broker, which may wait for its metadata store. False if a signal ended the start."""
+    starting = asyncio.current_task()
+    assert starting is not None, "within a coroutine"
+
+    async def cancel_at_stop() -> None:
+        await stop.wait()
+        starting.cancel()
+
+    tasks = TaskOwner("start")
+    tasks.start(cancel_at_stop(), "stop")
+    try:
+        await broker.start()
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        starting.uncancel()
+        logs.info("broker.start_interrupted")
+        return False
+    finally:
+        await tasks.close()
+    return True
+
+
+class BrokerHost(Protocol):
+    """The program that contains a broker."""
+
+    def request_stop(self) -> None: ...
+
+    def new_connection(self, context: ServerContext) -> Connection: ...
+
+    def storage_is_lost(self, error: BaseException) -> None:
+        """React to a failed durable write. The broker must not continue."""
+
+
+class OwnProcess:
+    """Host of a broker that is alone in its process."""
+
+    def __init__(self, request_stop: Callable[[], None] = lambda: None) -> None:
+        self._request_stop = request_stop
+
+    def request_stop(self) -> None:
+        self._request_stop()
+
+    def new_connection(self, context: ServerContext) -> Connection:
+        return Connection(context)
+
+    def storage_is_lost(self, error: BaseException) -> None:
+        """End the process: the content of the disk is unknown, and a retry could report a false success. The next start
+        recovers.
+        """
+        logs.error(
+            "storage.lost", error=str(error), action="the process ends: check the disk, then start the broker again"
+        )
+        os._exit(EXIT_FATAL_STORAGE)
+
+
+async def _reload_at_hangup(broker: Broker, manager: ServiceManager, read_again: Callable[[], BrokerConfig]) -> None:
+    """Reload certificates and dynamic configuration at each SIGHUP, until cancelled."""
+    hangup = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        manager.reloading()
+        try:
+            broker.reload(await asyncio.to_thread(read_again))
+        except ConfigError as error:
+            logs.error(
+                "config.reload_failed", problems="; ".join(error.problems), in_force="the previous configuration"
+            )
+        manager.ready(broker.status())
+
+
+class Broker:
+    """All objects of one broker. `start` and `close` are called once each, on the running event loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: BrokerHost,
+        disk: Disk | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> None:
+        """`stores` replace those of the configuration; the caller closes them."""
+        self.runtime = runtime
+        self.config = runtime.config
+        self._host = host
+        self._disk = disk or Disk()
+        self._stores = stores
+        self._directory = Path(self.config.data_directory)
+        self._closers: list[Callable[[], object]] = []
+        self._tasks = TaskOwner("app")
+        self._garbage: GarbagePolicy | None = None
+        self._sqlite: SqliteMetadataStore | None = None
+        self._shared = None if stores is not None else shared_addresses(self.config)
+        self._refresher: CertificateRefresher | None = None
+        self.service: BrokerService
+        self.listener: Listener
+        self.http: HttpServer
+
+    @property
+    def is_stored_locally(self) -> bool:
+        if self._stores is not None:
+            return False
+        return self.config.ledger_store != "memory" or self.config.metadata_store == "sqlite"
+
+    async def start(self) -> None:
+        """Open the stores, recover, bind the ports, and serve. Raises StartError and its causes, after closing
+        everything.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._take_down()
+            raise
+
+    async def _start(self) -> None:
+        if self.is_stored_locally:
+            self._lock_directory()
+        metadata = await self._open_metadata()
+        await self._require_ledgers(metadata)
+        ledger_store, cursor_store = await self._open_storage(await self._known_data(metadata))
+        earlier_ledger_ids = await ledger_store.list_ledgers()
+        leftovers = await find_orphaned_ledgers(ledger_store, metadata, earlier_ledger_ids)
+        await self._require_names(metadata, ledger_store, leftovers)
+        self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
+        self.service.request_stop = self._host.request_stop
+        if self.config.ledger_store != "memory":
+            self.service.data_directory = DataDirectoryName(
+                write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
+            )
+        if self._sqlite is not None and isinstance(ledger_store, LocalStore):
+            await asyncio.to_thread(remove_earlier_snapshots, self._directory)
+            self.service.data_snapshots = DataSnapshots(self._directory, ledger_store, self._sqlite, self.runtime)
+            self._closers.append(self.service.data_snapshots.close)
+        descriptors = self.service.descriptors
+        logs.info("descriptors.limit", **descriptors._asdict())
+        if descriptors.limit < FEW:
+            logs.warning(
+                "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
+            )
+        await self._bind()
+        await self._publish_addresses(self.service.resources)
+        await self.listener.start()
+        await self.http.start()
+        self.service.presence.ready = True
+        self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
+
+    def own_collector(self) -> None:
+        """Control cyclic garbage collection. Only for a broker that is alone in its process."""
+        service = self.service
+        stats = self.runtime.stats
+        policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))
+        policy.start()
+        self._garbage = policy
+        self._closers.append(policy.stop)
+        self._tasks.start(policy.run(), "garbage")
+
+    def _lock_directory(self) -> None:
+        try:
+            lock = DataDirectoryLock(self._directory)
+        except OSError as error:
+            raise StartError(f"cannot use data directory {self._directory}: {error.strerror or error}") from error
+        self._closers.append(lock.release)
+
+    async def _open_metadata(self) -> MetadataStore:
+        if self._stores is not None:
+            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock, self.runtime.slow_operations)
+        store: MetadataStore
+        if self.config.metadata_store == "memory":
+            store = MemoryMetadataStore()
+        else:
+            store = self._sqlite = await SqliteMetadataStore.open(
+                self._directory / "metadata.db",
+                self._disk,
+                self._directory / "metadata.end",
+                self.runtime.threads,
+            )
+        self._closers.append(store.close)
+        if self._shared is not None:
+            store = await self._open_shared_metadata(store, self._shared)
+        return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
+
+    async def _open_shared_metadata(self, embedded: MetadataStore, addresses: SharedAddresses) -> MetadataStore:
+        """Connect, and claim this broker's id before anything is written."""
+        store = await open_shared_metadata(self.config, addresses, embedded, self.runtime)
+        self._closers.append(store.close)
+        broker_id = self._fixed_broker_id()
+        if broker_id is not None:
+            facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
+            identity = BrokerIdentity(store, broker_id, await directory_id(embedded, self.runtime), facts)
+            self._closers.append(identity.close)
+            await identity.claim()
+        await write_layout(store)
+        return store
+
+    def _fixed_broker_id(self) -> str | None:
+        """Return the id by which other brokers know this one; None if it depends on a port that is not chosen yet."""
+        port = self.config.web_service_port or self.config.web_service_port_tls
+        host = self.config.advertised_address or socket.gethostname()
+        return f"{host}:{port}" if port else None
+
+    async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
+        """Check ledgers against metadata. Raises StartError for ledgers with entries but without a topic (metadata was
+        lost), and for named ledgers with ids that the store never assigned (its table was lost).
+        """
+        if leftovers.ids_not_given:
+            raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
+        if not leftovers.entries or self.config.metadata_store == "memory":
+            return
+        has_topics = bool(await metadata.children(metadata_paths.MANAGED_LEDGERS))
+        # There is no topic: so many ledgers cannot all have been deleted in the seconds before a power failure.
+        is_foreign = self.config.journal_sync_data and not has_topics
+        if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
+            raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
+
+    async def _require_ledgers(self, metadata: MetadataStore) -> None:
+        """Raise StartError if topics have ledgers but the store has no files: ledger ids would be assigned again."""
+        stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
+        if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
+            raise StartError(
+                f"{self._directory} contains topics ({path}), but no ledgers, no journal and no checkpoint.db: restore these, or"
+                " move the content of the directory away to start with empty data"
+            )
+
+    async def _known_data(self, metadata: MetadataStore) -> KnownData:
+        """Return the ledgers and cursors that the local store must have according to the metadata."""
+        if self._sqlite is None or self.config.ledger_store == "memory":
+            return NOTHING_KNOWN
+        found = await metadata.get(metadata_paths.JOURNAL_MARK)
+        mark = decode_mark(None if found is None else found.value)
+        is_copy = await asyncio.to_thread(is_copied_directory, self._directory)
+        return KnownData(mark, await named_entry_counts(metadata), is_copy)
+
+    async def _open_storage(self, known: KnownData) -> tuple[LedgerStore, CursorStore]:
+        config = self.config
+        if self._stores is not None:
+            return self._stores.ledgers, self._stores.cursors
+        if config.ledger_store == "memory":
+            return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
+        buffers = write_buffers(config.checkpoint_max_bytes, self.runtime.memory.writes.most_bytes)
+        options = LocalStoreOptions(
+            sync_data=config.journal_sync_data,
+            direct_io=config.journal_direct_io,
+            journal_file_bytes=config.journal_file_size_mb * _MIB,
+            max_batch_bytes=config.journal_max_batch_bytes,
+            checkpoint_max_bytes=buffers.checkpoint_bytes,
+            journal_max_bytes=min(LocalStoreOptions().journal_max_bytes, buffers.all_bytes),
+            checkpoint_max_entries=config.checkpoint_max_entries,
+            read_threads=config.ledger_read_threads,
+            bulk_read_threads=config.max_concurrent_bulk_reads,
+            min_free_bytes=config.storage_min_free_space_mb * _MIB,
+            reserve_bytes=config.storage_reserve_mb * _MIB,
+        )
+        given = self.runtime
+        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads, given.slow_operations)
+        store = await LocalStore.open(
+            self._directory, options, self._host.storage_is_lost, runtime, entry_time_ms, known=known
+        )
+        self._closers.append(store.close)
+        await asyncio.to_thread(write_directory_mark, self._directory)
+        if self._sqlite is not None:
+            await self._sqlite.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
+        return store, store
+
+    async def _bind(self) -> None:
+        config = self.config
+        tls: ssl.SSLContext | None = None
+        if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+            tls = server_context(config)
+            self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
+        self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
+        self.http = HttpServer(self.service, tls, self.runtime.clock)
+        problems: list[str] = []
+        try:
+            self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
+        except CannotListen as error:
+            problems += error.problems
+        try:
+            self.http.bind()
+        except CannotListen as error:
+            problems += error.problems
+        if problems:
+            # release bound ports, so that an embedded broker can retry
+            await self.listener.close()
+            await self.http.close()
+            problems[-1] += " (another broker? --port and --http-port choose other ports)"
+            raise StartError(*problems)
+        ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
+        self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
+        self._tasks.start(self._run_background(self._refresher), "background")
+
+    async def _publish_addresses(self, resources: Resources) -> None:
+        """Not with a shared store: there the cluster's addresses are those of all its brokers."""
+        if self._shared is not None:
+            return
+        found = self.service.presence.addresses.resolve(None)
+        cluster = resources.cluster(self.config.cluster_name) or ClusterData()
+        current = msgspec.structs.replace(
+            cluster,
+            serviceUrl=found.http_url or None,
+            serviceUrlTls=found.http_url_tls or None,
+            brokerServiceUrl=found.broker_url or None,
+            brokerServiceUrlTls=found.broker_url_tls or None,
+        )
+        if current != cluster:
+            await resources.put_cluster(self.config.cluster_name, current)
+
+    async def _run_background(self, refresher: CertificateRefresher | None) -> None:
+        """Run the broker's background loops. Each handles its expected errors, so that none ends the others."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.listener.watch(), name="keep-alive")
+            group.create_task(self._check_expired_credentials(), name="credentials")
+            group.create_task(self.service.maintenance.run(), name="maintenance")
+            group.create_task(
+                LoopWatchdog(self.runtime.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
+            )
+            if refresher is not None:
+                group.create_task(refresher.run(), name="certificates")
+
+    async def _check_expired_credentials(self) -> None:
+        if not self.config.authentication_enabled:
+            return
+        while True:
+            await asyncio.sleep(self.config.authentication_refresh_check_seconds)
+            for connection in list(self.listener.context.connections):
+                check_expiry(connection)
+
+    def reload(self, config: BrokerConfig) -> None:
+        if self._refresher is not None:
+            self._refresher.refresh()
+        needs_restart = self.service.dynamic.reload(config)
+        logs.info("config.reloaded")
+        if needs_restart:
+            logs.warning("config.restart_needed", keys=", ".join(needs_restart))
+
+    async def crash(self) -> None:
+        """Stop like a killed process, without notifying clients. Running work may still write to the stores, so a
+        caller that continues with the stored data needs a copy.
+        """
+        self.listener.stop_reading()
+        self.listener.abort()
+        await self.http.close(deadline_s=0)
+        await self.service.close()
+        await self._take_down()
+
+    async def close(self) -> bool:
+        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs`
+        was exceeded.
+        """
+        logs.info("broker.stopping")
+        if self._garbage is not None:
+            self._garbage.rest()
+        is_clean = True
+        try:
+            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                self.listener.stop_reading()
+                await self.service.tell_clients()
+                await self.listener.close()
+                await self.service.close()
+                await self.http.close()
+        except TimeoutError:
+            logs.error("broker.stop_timed_out", timeout_ms=self.config.broker_shutdown_timeout_ms)
+            self.listener.abort()
+            is_clean = False
+        await self._take_down()
+        logs.info("broker.stopped")
+        return is_clean
+
+    async def _take_down(self) -> None:
+        await self._tasks.close()
+        while self._closers:
+            closing = self._closers.pop()()
+            if asyncio.iscoroutine(closing):
+                await closing
+
+    # --- status output --------------------------------------------------------------------------------
+
+    def description(self) -> dict[str, object]:
+        found = self.service.presence.addresses.resolve(None)
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "broker_port": self.listener.port,
+            "broker_port_tls": self.listener.port_tls,
+            "http_port": self.http.port,
+            "http_port_tls": self.http.port_tls,
+            "broker_url": found.broker_url,
+            "broker_url_tls": found.broker_url_tls,
+            "http_url": found.http_url,
+            "http_url_tls": found.http_url_tls,
+        }
+
+    def status(self) -> str:
+        found = self.service.presence.addresses.resolve(None)
+        return f"Serving {found.broker_url or found.broker_url_tls}"
+
+    def banner(self) -> str:
+        found = self.service.presence.addresses.resolve(None)
+        urls = "  ".join(
+            url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url
+        )
+        http_url = found.http_url or found.http_url_tls
+        console = f"{http_url}/console/" if http_url and self.config.console_enabled else ""
+        return "\n".join(
+            (
+                f"pybroker {__version__}, cluster {self.config.cluster_name}",
+                f"  serving     {urls}",
+                *([f"  console     {console}"] if console else ()),
+                f"  data        {self._directory.resolve() if self.is_stored_locally else 'in memory only'}",
+                f"  durability  {self._durability()}",
+            )
+        )
+
+    def _durability(self) -> str:
+        if self.config.ledger_store == "memory":
+            return "none: everything is lost when the broker stops"
+        if self.config.journal_sync_data:
+            return "a receipt means on disk (journalSyncData=true)"
+        return "a receipt means handed to the operating system (journalSyncData=false)"
+
+
+def _write_ready_file(path: Path, description: dict[str, object]) -> None:
+    """Write the file atomically, so that a reader never finds a part of it. Raises StartError."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(json.dumps(description) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        raise StartError(f"cannot write the ready file {path}: {error.strerror or error}") from error

@@ -1,0 +1,132 @@
+"""Waiting entries of a Shared subscription: *free* for any consumer, or, for chunks of a large message, *bound* to the
+consumer that has its other chunks.
+
+Bound entries are not read while their consumer can receive none, which avoids repeated reads.
+
+Invariants: an entry is free or bound to one consumer; each consumer with bound entries has a start time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.redelivery_queue import ReplaySet, Waiting
+from pybroker.model.position import Position
+
+ENTRY_BYTES = 4
+CONSUMER_BYTES = 400
+"""Cost of a consumer's set, per ledger."""
+
+
+class BoundReplay(Waiting):
+    """Owned by one Shared dispatcher."""
+
+    __slots__ = ("_bound", "_free", "_since_ms", "now_ms")
+
+    def __init__(self) -> None:
+        self._free = ReplaySet()
+        self._bound: dict[ConsumerState, ReplaySet] = {}  # no set is empty
+        self._since_ms: dict[ConsumerState, int] = {}
+        self.now_ms = 0
+        """Set by the owner."""
+
+    def __len__(self) -> int:
+        return len(self._free) + sum(map(len, self._bound.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._free) or bool(self._bound)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._free or any(position in bound for bound in self._bound.values())
+
+    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
+        return sum(each.count_among(ledger_id, entry_ids) for each in (self._free, *self._bound.values()))
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self._free)
+
+    @property
+    def has_bound(self) -> bool:
+        return bool(self._bound)
+
+    def bound_to(self, position: Position) -> ConsumerState | None:
+        return next((consumer for consumer, bound in self._bound.items() if position in bound), None)
+
+    def bound_bytes(self) -> int:
+        return sum(map(_size_bytes, self._bound.values()))
+
+    def bound_bytes_of(self, consumer: ConsumerState) -> int:
+        bound = self._bound.get(consumer)
+        return 0 if bound is None else _size_bytes(bound)
+
+    def bound_since_ms(self, consumer: ConsumerState) -> int | None:
+        """Return since when this consumer has had bound entries without interruption."""
+        return self._since_ms.get(consumer)
+
+    def bound_counts(self) -> dict[ConsumerState, int]:
+        return {consumer: len(bound) for consumer, bound in self._bound.items()}
+
+    def unbind_able(self) -> None:
+        for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
+            self.unbind(consumer)
+
+    def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        self._free.add(ledger_id, entry_ids)
+
+    def bind(self, consumer: ConsumerState, position: Position) -> None:
+        self._since_ms.setdefault(consumer, self.now_ms)
+        self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
+
+    def is_behind_bound(self, consumer: ConsumerState, position: Position) -> bool:
+        bound = self._bound.get(consumer)
+        return bound is not None and bound.first() < position
+
+    def take(self, max_entries: int) -> list[Position]:
+        if self._bound:
+            self.unbind_able()
+        return self._free.take(max_entries)
+
+    def unbind(self, consumer: ConsumerState) -> None:
+        bound = self._bound.pop(consumer, None)
+        if bound is not None:
+            del self._since_ms[consumer]
+            self._free.add_all(bound)
+
+    def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
+        """Remove the bound entries of the consumer from the position on, which are parked instead."""
+        for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
+            self.discard(each.ledger_id, (each.entry_id,))
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        self._free.discard(ledger_id, entry_ids)
+        for consumer, bound in list(self._bound.items()):
+            bound.discard(ledger_id, entry_ids)
+            if not bound:
+                del self._bound[consumer], self._since_ms[consumer]
+
+    def discard_up_to(self, position: Position) -> None:
+        self._free.discard_up_to(position)
+        for consumer, bound in list(self._bound.items()):
+            bound.discard_up_to(position)
+            if not bound:
+                del self._bound[consumer], self._since_ms[consumer]
+
+    def clear(self) -> None:
+        self._free.clear()
+        self._bound.clear()
+        self._since_ms.clear()
+
+    def check_invariants(self) -> None:
+        for bound in self._bound.values():
+            assert bound
+            assert not any(position in self._free for position in bound)
+        assert self._since_ms.keys() == self._bound.keys()
+        assert sum(map(len, self._bound.values())) == len({each for bound in self._bound.values() for each in bound})
+
+
+def _size_bytes(bound: ReplaySet) -> int:
+    return ENTRY_BYTES * len(bound) + CONSUMER_BYTES * bound.part_count

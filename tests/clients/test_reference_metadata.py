@@ -1,0 +1,167 @@
+"""Metadata of the reference broker and of pybroker are the same documents: each reads what the other wrote.
+
+`tests/vectors/metadata_documents.json` has documents and answers of the reference broker (`tests/vectors/record_metadata.py`),
+so most tests run without Java. The live test repeats the recording, and starts a reference broker on documents of pybroker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.metadata_calls import DOCUMENT_ROOTS, FULL, V2, WRITES
+from tests.support.reference_on_zookeeper import reference_on_zookeeper, zookeeper_documents
+from tests.support.rest import call
+from tests.vectors.record_metadata import VECTORS, Answers, answers, recorded, write_all
+
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+
+SETTINGS = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
+OWN_CLUSTER = "/admin/clusters/standalone"
+UNKNOWN = {"futureProperty": {"nested": [1, 2]}}
+
+
+@pytest.fixture(scope="module")
+def vectors() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(VECTORS.read_text())
+    found["answers"] = {path: tuple(answer) for path, answer in found["answers"].items()}
+    return found
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path, SETTINGS)
+    yield process
+    process.stop()
+
+
+def put_documents(data: Path, documents: dict[str, str]) -> None:
+    async def put_all() -> None:
+        store = await SqliteMetadataStore.open(data / "metadata.db", mark=data / "metadata.end")
+        for path, text in documents.items():
+            await store.put(path, text.encode())
+        await store.close()
+
+    data.mkdir(parents=True)
+    asyncio.run(put_all())
+
+
+def documents_of(data: Path) -> dict[str, str]:
+    """Return the shared documents of a stopped broker."""
+
+    async def get_all() -> dict[str, str]:
+        store = await SqliteMetadataStore.open(data / "metadata.db", mark=data / "metadata.end")
+        found = {
+            path: value.value.decode()
+            for root in DOCUMENT_ROOTS
+            for path, value in await store.values_below(root, "", 1000)
+        }
+        await store.close()
+        return found
+
+    return asyncio.run(get_all())
+
+
+def canonical(value: Any) -> Any:
+    """Return `value` with sorted lists of texts: Pulsar stores and shows sets in no order."""
+    if isinstance(value, dict):
+        return {key: canonical(each) for key, each in sorted(value.items())}
+    if isinstance(value, list):
+        return sorted(value) if all(isinstance(each, str) for each in value) else [canonical(each) for each in value]
+    return value
+
+
+def compare(found: Answers, expected: Answers) -> None:
+    assert found.keys() == expected.keys()
+    different = {
+        path: (found[path], expected[path])
+        for path in expected
+        if canonical(list(found[path])) != canonical(list(expected[path]))
+    }
+    assert not different, json.dumps(different, indent=2)
+
+
+def test_documents_of_the_reference_are_answered_as_the_reference_does(
+    broker: BrokerProcess, vectors: dict[str, Any]
+) -> None:
+    put_documents(broker.data, vectors["documents"])
+    broker.start()
+    assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
+    compare(answers(broker.http_url), vectors["answers"])
+
+
+def test_calls_write_the_documents_of_the_reference(broker: BrokerProcess, vectors: dict[str, Any]) -> None:
+    broker.start()
+    write_all(broker.http_url)
+    compare(answers(broker.http_url), vectors["answers"])
+    broker.stop()
+    found, expected = documents_of(broker.data), dict(vectors["documents"])
+    # Local policies of a namespace whose bundles never changed are written by the first lookup in Pulsar.
+    copied = "/admin/local-policies/documents/plain"
+    assert copied not in found
+    policies = json.loads(found["/admin/policies/documents/plain"])
+    assert json.loads(expected.pop(copied)) == {"bundles": policies["bundles"], "migrated": False}
+    del found[OWN_CLUSTER], expected[OWN_CLUSTER]  # its addresses
+    assert found.keys() == expected.keys()
+    different = {
+        path: (found[path], expected[path])
+        for path in expected
+        if canonical(json.loads(found[path])) != canonical(json.loads(expected[path]))
+    }
+    assert not different, json.dumps(different, indent=2)
+
+
+def test_rewritten_documents_keep_what_pybroker_does_not_know(broker: BrokerProcess, vectors: dict[str, Any]) -> None:
+    documents = {path: json.loads(text) for path, text in vectors["documents"].items()}
+    texts = {
+        path: json.dumps({**document, **UNKNOWN}) for path, document in documents.items() if "onfiguration" not in path
+    }
+    for path in texts:
+        if path.endswith("namespaceIsolationPolicies"):
+            texts[path] = json.dumps({name: {**each, **UNKNOWN} for name, each in documents[path].items()})
+    put_documents(broker.data, texts)
+    broker.start()
+    for write in WRITES:
+        # What exists is refused when it is created again, but changed by the other calls.
+        assert call(broker.http_url + write.path, write.method, body=write.body).status in (200, 204, 409, 412), write
+    changed = call(
+        f"{broker.http_url}{V2}/tenants/documents", "POST", body=json.loads(texts["/admin/policies/documents"])
+    )
+    assert changed.status == 204
+    broker.stop()
+    found = documents_of(broker.data)
+    for path, text in texts.items():
+        assert found[path].count("futureProperty") == text.count("futureProperty") > 0, path
+
+
+@pytest.mark.java
+@pytest.mark.long
+def test_reference_broker_and_pybroker_read_each_others_documents(
+    broker: BrokerProcess, vectors: dict[str, Any], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+    with reference_on_zookeeper(first) as reference:
+        write_all(reference.http_url)
+        live = recorded(reference)
+    assert live["documents"].keys() == vectors["documents"].keys()
+    for path, text in live["documents"].items():
+        assert canonical(json.loads(text)) == canonical(json.loads(vectors["documents"][path])), path
+    compare(live["answers"], vectors["answers"])
+    broker.start()
+    write_all(broker.http_url)
+    broker.stop()
+    written = documents_of(broker.data)
+    del written[OWN_CLUSTER]  # The reference broker enters its own addresses.
+    with reference_on_zookeeper(second, written) as reference:
+        assert call(f"{reference.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
+        compare(answers(reference.http_url), vectors["answers"])
+        after = zookeeper_documents(reference.zookeeper, DOCUMENT_ROOTS)
+    for path, text in written.items():
+        assert canonical(json.loads(after[path])) == canonical(json.loads(text)), path
