@@ -110,6 +110,17 @@ async def test_second_client_fences_the_writer(cluster: BookKeeperCluster, use_b
         await _require_fenced(writer)
 
 
+async def test_ids_rise_and_are_never_used_again(cluster: BookKeeperCluster) -> None:
+    async with connected(cluster, _options(KINDS[0])) as first, connected(cluster, _options(KINDS[0])) as second:
+        last = -1
+        for client in (first, second, first):
+            writer = await client.create_ledger()
+            assert writer.ledger_id > last
+            last = writer.ledger_id
+            await client.close_ledger(writer)
+            await client.delete_ledger(last)
+
+
 async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:
     async with connected(cluster, _options(KINDS[0])) as client:
         writer = await client.create_ledger()

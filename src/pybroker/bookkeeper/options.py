@@ -13,7 +13,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookKeeperOptions:
-    """Options of one client. All times are in milliseconds of the event loop's clock."""
+    """Options of one client. All times are in milliseconds."""
 
     quorums: Quorums = field(default_factory=lambda: Quorums(2, 2, 2))
     """managedLedgerDefaultEnsembleSize, managedLedgerDefaultWriteQuorum, managedLedgerDefaultAckQuorum."""
