@@ -11,6 +11,7 @@ from tests.support.bookkeeper_cluster import BookKeeperCluster
 from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, LedgerWriter, Quorums
 from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import AppendUnknown, LedgerFenced, NoSuchEntry, NoSuchLedger, WrongKey
+from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperLedgerMetadata
 
 KINDS = (
     (Quorums(3, 2, 2), DigestType.CRC32C, b""),
@@ -119,6 +120,11 @@ async def test_ids_rise_and_are_never_used_again(cluster: BookKeeperCluster) -> 
             last = writer.ledger_id
             await client.close_ledger(writer)
             await client.delete_ledger(last)
+        store = first._store
+        assert isinstance(store, ZooKeeperLedgerMetadata)
+        counter = await store._client.exists("/ledgers/idgen")
+        assert counter is not None
+        assert counter.ephemeral_owner == 0, "a container is deleted without children, and would count from 0 again"
 
 
 async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:

@@ -196,13 +196,18 @@ PURE = (
     "memory.memory_shares",
     "wire",
     "dispatch",
-    *(
-        f"bookkeeper.{name}"
-        for name in (
-            "append_state bookie_choice bookkeeper_pb2 entry_format errors frames ledger_metadata ledger_paths messages_v3"
-            " metadata_store quorums"
-        ).split()
-    ),
+    "bookkeeper.append_state",
+    "bookkeeper.bookie_choice",
+    "bookkeeper.bookkeeper_pb2",
+    "bookkeeper.entry_format",
+    "bookkeeper.errors",
+    "bookkeeper.frames",
+    "bookkeeper.ledger_metadata",
+    "bookkeeper.ledger_paths",
+    "bookkeeper.messages_v3",
+    "bookkeeper.metadata_store",
+    "bookkeeper.options",
+    "bookkeeper.quorums",
     "zookeeper.addresses",
     "zookeeper.errors",
     "zookeeper.jute",
