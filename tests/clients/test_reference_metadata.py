@@ -1,7 +1,8 @@
 """Metadata of the reference broker and of pybroker are the same documents: each reads what the other wrote.
 
 `tests/vectors/metadata_documents.json` has documents and answers of the reference broker (`tests/vectors/record_metadata.py`),
-so most tests run without Java. The live test repeats the recording, and starts a reference broker on documents of pybroker.
+so most tests run without Java. `earlier_documents.json` has what the last version with metadata layout 2 stored for the same
+calls. The live test repeats the recording, and starts a reference broker on documents of pybroker.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.earlier_metadata import write_layout_2
 from tests.support.metadata_calls import DOCUMENT_ROOTS, FULL, V2, WRITES
 from tests.support.reference_on_zookeeper import reference_on_zookeeper, zookeeper_documents
 from tests.support.rest import call
@@ -91,6 +93,18 @@ def test_documents_of_the_reference_are_answered_as_the_reference_does(
 ) -> None:
     put_documents(broker.data, vectors["documents"])
     broker.start()
+    assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
+    compare(answers(broker.http_url), vectors["answers"])
+
+
+def test_documents_of_the_earlier_layout_are_answered_as_the_reference_does(
+    broker: BrokerProcess, vectors: dict[str, Any]
+) -> None:
+    earlier: dict[str, str] = json.loads(VECTORS.with_name("earlier_documents.json").read_text())["documents"]
+    broker.data.mkdir(parents=True)
+    write_layout_2(broker.data / "metadata.db", {path: text.encode() for path, text in earlier.items()})
+    broker.start()
+    assert "metadata.converted" in broker.log.read_text()
     assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
     compare(answers(broker.http_url), vectors["answers"])
 
