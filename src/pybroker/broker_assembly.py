@@ -18,14 +18,13 @@ from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.cache_refresh import CacheRefresher
+from pybroker.metadata.cluster_initialization import bootstrap_shared
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 _MIB = 1 << 20
-BOOTSTRAP_ATTEMPTS = 5
-CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +99,10 @@ async def _build(
 
 
 async def _bootstrap(resources: Resources, config: BrokerConfig, *, is_shared: bool) -> None:
-    """Create missing objects. Other brokers of a shared store may create the same ones at the same time."""
-    for attempt in range(BOOTSTRAP_ATTEMPTS):
-        try:
-            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
-        except (AdminError, InvalidTopicName) as error:
-            is_conflict = isinstance(error, AdminError) and error.status == CONFLICT
-            if not is_shared or not is_conflict or attempt == BOOTSTRAP_ATTEMPTS - 1:
-                raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
-            await resources.read_again()
+    try:
+        if is_shared:
+            await bootstrap_shared(resources, config.cluster_name, config.bootstrap_namespaces)
         else:
-            return
+            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+    except (AdminError, InvalidTopicName) as error:
+        raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.error
@@ -30,11 +31,28 @@ def settings(server: ZooKeeperServer, chroot: str = "/pulsar", **more: str) -> d
     }
 
 
-async def make_cluster(server: ZooKeeperServer, chroot: str = "/pulsar") -> None:
+def make(server: ZooKeeperServer, path: str, value: bytes = b"") -> None:
+    """Create a node and its parents. With a loop of its own: starting brokers would block the test's."""
+    asyncio.run(_make(server, path, value))
+
+
+async def _make(server: ZooKeeperServer, path: str, value: bytes) -> None:
     client = ZooKeeperClient(ServerAddresses.parse(server.address), ClientOptions(session_timeout_ms=10_000))
     await client.start(30)
-    await client.create(f"{chroot}/admin/clusters/c1", b"{}", makes_parents=True)
+    await client.create(path, value, makes_parents=True)
     await client.close()
+
+
+def children(server: ZooKeeperServer, path: str) -> list[str]:
+    async def read() -> list[str]:
+        client = ZooKeeperClient(ServerAddresses.parse(server.address), ClientOptions(session_timeout_ms=10_000))
+        await client.start(30)
+        try:
+            return sorted(await client.children(path))
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
 
 
 @pytest.fixture
@@ -61,10 +79,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-async def test_policy_changed_at_one_broker_is_enforced_at_the_other(
-    own_server: ZooKeeperServer, tmp_path: Path
-) -> None:
-    await make_cluster(own_server)
+def test_policy_changed_at_one_broker_is_enforced_at_the_other(own_server: ZooKeeperServer, tmp_path: Path) -> None:
+    make(own_server, "/pulsar/admin/clusters/c1", b"{}")
     with ExitStack() as stack:
         one = stack.enter_context(BrokerProcess(directory(tmp_path, "one"), settings(own_server)).running_well())
         two = stack.enter_context(BrokerProcess(directory(tmp_path, "two"), settings(own_server)).running_well())
@@ -94,29 +110,26 @@ def directory(parent: Path, name: str) -> Path:
     return made
 
 
-async def test_bad_stores_are_refused_before_anything_is_written(own_server: ZooKeeperServer, tmp_path: Path) -> None:
+def test_bad_stores_are_refused_before_anything_is_written(own_server: ZooKeeperServer, tmp_path: Path) -> None:
     missing = BrokerProcess(directory(tmp_path, "missing"), settings(own_server))
     with pytest.raises(RuntimeError, match="no node /pulsar: prepare it"):
         missing.start()
-    client = ZooKeeperClient(ServerAddresses.parse(own_server.address), ClientOptions(session_timeout_ms=10_000))
-    await client.start(30)
-    await client.create("/pulsar")
+    make(own_server, "/pulsar")
     with pytest.raises(RuntimeError, match="no cluster: prepare it with `pybroker metadata init"):
         missing.start()
-    await make_cluster(own_server)
+    make(own_server, "/pulsar/admin/clusters/c1", b"{}")
     other = BrokerProcess(directory(tmp_path, "other"), settings(own_server, clusterName="c2"))
     with pytest.raises(RuntimeError, match=r"clusterName is c2, but the metadata store .* has c1"):
         other.start()
-    await client.create("/pulsar/pybroker/layout", b'{"version": 99}', makes_parents=True)
+    make(own_server, "/pulsar/pybroker/layout", b'{"version": 99}')
     with pytest.raises(RuntimeError, match="version 99, this version of pybroker reads up to 1"):
         missing.start()
-    assert sorted(await client.children("/pulsar")) == ["admin", "pybroker"]
-    assert await client.children("/pulsar/admin") == ["clusters"]
-    await client.close()
+    assert children(own_server, "/pulsar") == ["admin", "pybroker"]
+    assert children(own_server, "/pulsar/admin") == ["clusters"]
 
 
-async def test_second_broker_with_the_same_id_is_refused(own_server: ZooKeeperServer, tmp_path: Path) -> None:
-    await make_cluster(own_server)
+def test_second_broker_with_the_same_id_is_refused(own_server: ZooKeeperServer, tmp_path: Path) -> None:
+    make(own_server, "/pulsar/admin/clusters/c1", b"{}")
     one = BrokerProcess(directory(tmp_path, "one"), settings(own_server, metadataStoreSessionTimeoutMillis="10000"))
     one.start()
     assert one.stop() == 0

@@ -76,6 +76,9 @@ _LIST = (
         own_arguments=1,
         has_traces=True,
     ),
+    Command(
+        "metadata", "cluster.metadata", "prepare the metadata store that the brokers of a cluster share", is_local=True
+    ),
     Command("completion", "completion", "print the completion script for bash or zsh", is_local=True),
 )
 COMMANDS = {command.name: command for command in _LIST}

@@ -145,6 +145,11 @@ async def require_usable(store: MetadataStore, cluster_name: str, where: str) ->
             f"clusterName is {cluster_name}, but the metadata store {where} has {', '.join(clusters)}: correct clusterName"
             " or metadataStoreUrl, or add the cluster with `pybroker metadata init`"
         )
+    await require_layout(store, where)
+
+
+async def require_layout(store: MetadataStore, where: str) -> None:
+    """Raises StoreError for documents of a newer version."""
     found = await store.get(LAYOUT_PATH)
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:

@@ -111,7 +111,10 @@ class _Table:
 
     def put_next(self, path: str, value: bytes) -> int:
         """Put the value with the next version, and return that."""
-        present = self.version(path)
+        return self.put_after(path, value, self.version(path))
+
+    def put_after(self, path: str, value: bytes, present: int | None) -> int:
+        """Like `put_next`, with the known present version."""
         version = 0 if present is None else present + 1
         if path in self.session_values:
             self.put_for_session(path, value, version)
@@ -244,8 +247,9 @@ class SqliteMetadataStore(MetadataStore):
         kept = bytes(value)  # the caller may reuse its buffer before the thread reads it
 
         def work(table: _Table) -> _Outcome:
-            require_version(path, table.version(path), expected_version)
-            return _Outcome(table.put_next(path, kept), (path,))
+            present = table.version(path)
+            require_version(path, present, expected_version)
+            return _Outcome(table.put_after(path, kept, present), (path,))
 
         version: int = await self._submit(work, writes=True)
         return version

@@ -1,0 +1,1 @@
+"""Commands about what the brokers of a cluster share. They call no broker."""

@@ -1,0 +1,135 @@
+"""`pybroker metadata`: Prepare the metadata store that the brokers of a cluster share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, say
+from pybroker.cli.output import output_of
+from pybroker.cli.parsing import described
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+EXAMPLES = """
+pybroker metadata init --cluster c1 --metadata-store zk:zk1:2181,zk2:2181/pulsar
+pybroker metadata init --config broker.conf --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
+"""
+DEFAULT_COORDINATORS = 16
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    init = commands.add_parser(
+        "init", help="write what a new cluster needs; what exists is kept, so the command can be repeated"
+    )
+    init.add_argument("--config", type=Path, metavar="FILE", help="configuration file of a broker (default: none)")
+    init.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any configuration key; may be repeated"
+    )
+    init.add_argument("--cluster", metavar="NAME", help="name of the cluster (clusterName)")
+    init.add_argument("--metadata-store", metavar="URL", help="such as zk:host:2181/path (metadataStoreUrl)")
+    init.add_argument(
+        "--configuration-metadata-store",
+        metavar="URL",
+        help="the store that several clusters share (configurationMetadataStoreUrl)",
+    )
+    for name, meaning in (
+        ("--web-service-url", "HTTP address of the cluster"),
+        ("--web-service-url-tls", "HTTPS address of the cluster"),
+        ("--broker-service-url", "pulsar:// address of the cluster"),
+        ("--broker-service-url-tls", "pulsar+ssl:// address of the cluster"),
+    ):
+        init.add_argument(name, metavar="URL", help=f"{meaning}, for other clusters (default: as stored)")
+    init.add_argument(
+        "--initial-num-transaction-coordinators",
+        type=int,
+        default=DEFAULT_COORDINATORS,
+        metavar="N",
+        help=f"number of transaction coordinators of a new cluster (default: {DEFAULT_COORDINATORS})",
+    )
+    init.set_defaults(run=_init)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
+
+    try:
+        return _run(options)
+    except ConfigError as error:
+        for problem in error.problems:
+            say(problem)
+        return EXIT_USAGE
+
+
+def _configuration(options: argparse.Namespace) -> BrokerConfig:
+    """Raises ConfigError."""
+    from pybroker.config import Problems, read  # noqa: PLC0415
+
+    problems = Problems()
+    overrides: dict[str, str] = {}
+    for setting in options.set:
+        key, separator, value = setting.partition("=")
+        if separator and key.strip():
+            overrides[key.strip()] = value
+        else:
+            problems.found.append(f"--set needs KEY=VALUE, not {setting!r}")
+    named = {
+        "clusterName": options.cluster,
+        "metadataStoreUrl": options.metadata_store,
+        "configurationMetadataStoreUrl": options.configuration_metadata_store,
+    }
+    overrides |= {key: value for key, value in named.items() if value is not None}
+    loaded = read(options.config, os.environ, overrides)
+    problems.found += loaded.problems
+    problems.raise_any()
+    return loaded.config
+
+
+def _run(options: argparse.Namespace) -> int:
+    import asyncio  # noqa: PLC0415
+    import random  # noqa: PLC0415
+
+    from pybroker.config import ConfigError  # noqa: PLC0415
+    from pybroker.errors import AdminError, StoreError  # noqa: PLC0415
+    from pybroker.metadata.cluster_initialization import ClusterAddresses, initialize_cluster  # noqa: PLC0415
+    from pybroker.metadata.shared_metadata import client_options, shared_addresses  # noqa: PLC0415
+    from pybroker.model.names import is_valid_entity  # noqa: PLC0415
+
+    config, output = _configuration(options), output_of(options)
+    # Where ledgers are stored does not matter here.
+    addresses = shared_addresses(config.replace(ledger_store="local"))
+    if addresses is None:
+        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+    if not is_valid_entity(config.cluster_name):
+        raise ConfigError(f"clusterName cannot be {config.cluster_name!r}: letters, digits and -=:._ make a name")
+    if options.initial_num_transaction_coordinators < 1:
+        raise ConfigError("--initial-num-transaction-coordinators must be 1 or more")
+    cluster = ClusterAddresses(
+        options.web_service_url,
+        options.web_service_url_tls,
+        options.broker_service_url,
+        options.broker_service_url_tls,
+    )
+    try:
+        asyncio.run(
+            initialize_cluster(
+                addresses,
+                client_options(config),
+                config.metadata_store_start_timeout_seconds,
+                config.cluster_name,
+                cluster,
+                options.initial_num_transaction_coordinators,
+                output.line,
+                random.SystemRandom(),
+            )
+        )
+    except (AdminError, StoreError) as error:
+        say(str(error))
+        return EXIT_FAILED
+    output.line(f"The metadata store is ready for brokers of cluster {config.cluster_name}.")
+    return EXIT_OK
