@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -38,7 +39,7 @@ def assert_all_there(data: Path, directory: Path) -> None:
     (broker.data / "directory.mark").unlink(missing_ok=True)
     with broker.running_well():
         for path, answer in load(SAMPLE, STATE).answers.items():
-            found = rest(broker, "GET", path)
+            found: Any = rest(broker, "GET", path)
             if isinstance(answer, dict):
                 found = {key: found[key] for key in answer}
             assert found == answer, path
