@@ -27,7 +27,9 @@ _ANSWERED = "A request with an id is answered: `ConsumerNotFound`. Pulsar does n
 _JAVA_KEY_STORES = "Names of Java key stores and classes have no meaning here."
 _BAD_REQUEST = "Pulsar answers an internal error for a bad request."
 
-_DELETED_CLUSTER = "A deleted cluster takes its failure domains and migration with it. Pulsar leaves them to the next one of that name."
+_DELETED_CLUSTER = (
+    "A deleted cluster takes its failure domains and migration with it. Pulsar leaves them to the next of that name."
+)
 
 _MISSING_IS_404 = (
     "Calls for a namespace that does not exist are answered with 404. Pulsar carries them out, reports another error, or "
