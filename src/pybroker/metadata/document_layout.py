@@ -31,6 +31,7 @@ from pybroker.model.names import NamespaceName, TopicName
 
 CONVERTED_PREFIX = "/admin/"
 """All documents that a conversion needs are below."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Conversion(NamedTuple):
@@ -51,7 +52,7 @@ def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
     for path, (value, version) in rows.items():
         try:
             moved = _moved(path, value)
-        except (msgspec.DecodeError, AttributeError):
+        except (*_UNREADABLE, AttributeError):
             unreadable.append(path)
             continue
         if moved is not None:
@@ -64,7 +65,7 @@ def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
         try:
             _, version = rows.get(path, (b"", -1))
             written[path] = _completed(local, policies), version + 1
-        except (msgspec.DecodeError, AttributeError, KeyError):
+        except (*_UNREADABLE, AttributeError, KeyError):
             unreadable.append(path)
     # A path that another document takes over is not removed.
     return Conversion([path for path in removed if path not in written], written, sorted(unreadable))

@@ -25,6 +25,9 @@ from pybroker.runtime import logs
 UPDATE_ATTEMPTS = 5
 """For a document that other brokers change too."""
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of documents that are damaged, of another kind, or nested too deeply."""
+
 T = TypeVar("T")
 
 
@@ -72,7 +75,7 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
     """Raises StoreError that names `path`."""
     try:
         return _converted(msgspec.json.decode(value), kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
 
 

@@ -57,7 +57,7 @@ async def test_an_unreadable_map_of_failure_domains_stays_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = "/admin/clusters/standalone/failure-domains"
-    for value in (b"{", b"[]", b"5"):
+    for value in (b"{", b"[]", b"5", b'{"a":"\xff"}', b"[" * 100_000):
         (tmp_path / NAME).unlink(missing_ok=True)
         write_layout_2(tmp_path / NAME, {path: value})
         assert await contents(tmp_path) == {path: value}

@@ -215,14 +215,26 @@ async def test_an_empty_value_is_no_document() -> None:
     assert await read(store, "/x", TenantInfo) == TenantInfo(["a"])
 
 
-async def test_a_damaged_document_is_named_and_stays() -> None:
+DAMAGED = [
+    b"{",
+    b"5",
+    b"\xff\xfe",
+    b'{"a":"\xff"}',
+    b'{"adminRoles":5}',
+    b"[" * 100_000,
+    b'{"a":' * 5000 + b"1" + b"}" * 5000,
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=range(len(DAMAGED)))
+async def test_a_damaged_document_is_named_and_stays(value: bytes) -> None:
     store = MemoryMetadataStore()
-    await store.put("/x", b"{")
+    await store.put("/x", value)
     with pytest.raises(StoreError, match="the metadata at /x cannot be read"):
         await rewrite(store, "/x", TenantInfo, lambda info: info, "It", TenantInfo)
     found = await store.get("/x")
     assert found is not None
-    assert found.value == b"{"
+    assert found.value == value
 
 
 FUTURE = {
