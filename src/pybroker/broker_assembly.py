@@ -18,9 +18,9 @@ from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.cache_refresh import CacheRefresher
-from pybroker.metadata.cluster_initialization import bootstrap_shared
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
+from pybroker.metadata.shared_metadata import bootstrap_shared
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 

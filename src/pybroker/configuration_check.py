@@ -70,8 +70,8 @@ def _check_names(config: BrokerConfig) -> None:
 
 
 def _check_metadata_store(config: BrokerConfig) -> None:
-    shared_addresses(config)
-    client_options(config)
+    if shared_addresses(config) is not None:
+        client_options(config)
 
 
 def _check_collector(config: BrokerConfig) -> None:

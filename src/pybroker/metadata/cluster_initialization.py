@@ -6,7 +6,7 @@ documents of the cluster, its tenants and namespaces, and the nodes that bookies
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
 from pybroker.metadata.shared_metadata import (
     CONFIGURATION_PATHS,
     SharedAddresses,
+    bootstrap_shared,
     require_layout,
     write_layout,
 )
@@ -33,8 +34,6 @@ from pybroker.zookeeper.errors import NodeExists, ZooKeeperError
 
 LEDGERS_PATH = "/ledgers"
 LEDGERS_LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
-BOOTSTRAP_ATTEMPTS = 5
-CONFLICT = 409
 Report = Callable[[str], None]
 
 
@@ -114,20 +113,6 @@ async def _write_documents(
 
 def _told(report: Report, what: str, *, existed: bool, changed: bool) -> None:
     report(f"{what}: {'created' if not existed else 'changed' if changed else 'exists'}")
-
-
-async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Like `resources.bootstrap`, beside other brokers that create the same objects at the same time."""
-    for _ in range(BOOTSTRAP_ATTEMPTS - 1):
-        try:
-            await resources.bootstrap(cluster_name, namespaces)
-        except AdminError as error:
-            if error.status != CONFLICT:
-                raise
-            await resources.read_again()
-        else:
-            return
-    await resources.bootstrap(cluster_name, namespaces)
 
 
 def _random_uuid(random: Random) -> str:

@@ -1,29 +1,33 @@
 """The metadata store that several brokers share: its address in the configuration, its opening, and checks at the start.
 
-All checks happen before this broker writes anything.
+All checks happen before this broker writes anything. The modules of ZooKeeper are imported only if they are used: a broker
+with an embedded store starts without them.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
-from pybroker.errors import BadVersionError, MetadataUnavailable, StoreError
+from pybroker.errors import AdminError, BadVersionError, MetadataUnavailable, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, SessionEvent
 from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
-from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
-from pybroker.zookeeper.addresses import ServerAddresses
-from pybroker.zookeeper.client import ClientOptions
-from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL
+
+if TYPE_CHECKING:
+    from pybroker.metadata.resources import Resources
+    from pybroker.zookeeper.addresses import ServerAddresses
+    from pybroker.zookeeper.client import ClientOptions
 
 PREFIX = "zk:"
+BOOTSTRAP_ATTEMPTS = 5
+CONFLICT = 409
 LAYOUT_PATH = "/pybroker/layout"
 """The version of the documents that only pybroker writes."""
 LAYOUT_VERSION = 1
@@ -75,6 +79,8 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
             f"{key} cannot be {url!r}: supported are {PREFIX}host1:2181,host2:2181/path for ZooKeeper, and nothing for the"
             " embedded store of metadataStore"
         )
+    from pybroker.zookeeper.addresses import ServerAddresses  # noqa: PLC0415
+
     try:
         return ServerAddresses.parse(url.removeprefix(PREFIX))
     except ValueError as error:
@@ -83,6 +89,9 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
 
 def client_options(config: BrokerConfig) -> ClientOptions:
     """Return the client's options. Raises ConfigError for files that cannot be read."""
+    from pybroker.zookeeper.client import ClientOptions  # noqa: PLC0415
+    from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL  # noqa: PLC0415
+
     tls: ssl.SSLContext | None = None
     if config.metadata_store_tls_enabled:
         try:
@@ -112,6 +121,8 @@ async def open_shared_metadata(
 
     Waits for the servers up to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
     """
+    from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore  # noqa: PLC0415
+
     options = client_options(config)
     deadline_s = float(config.metadata_store_start_timeout_seconds)
     shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
@@ -173,6 +184,20 @@ async def write_layout(store: MetadataStore) -> None:
             await store.put(LAYOUT_PATH, json.dumps({"version": LAYOUT_VERSION}).encode(), NOT_EXISTING)
         except BadVersionError:
             return  # another broker started at the same time
+
+
+async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
+    """Like `resources.bootstrap`, beside other brokers that create the same objects at the same time."""
+    for _ in range(BOOTSTRAP_ATTEMPTS - 1):
+        try:
+            await resources.bootstrap(cluster_name, namespaces)
+        except AdminError as error:
+            if error.status != CONFLICT:
+                raise
+            await resources.read_again()
+        else:
+            return
+    await resources.bootstrap(cluster_name, namespaces)
 
 
 class BrokerIdentity:
