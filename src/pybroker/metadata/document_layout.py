@@ -13,9 +13,11 @@
 | resource group | percent-encoded name | the name itself |
 | partitioned topic | percent-encoded name | encoded as by Java's URLEncoder |
 | topic policies | /admin/topic-policies | /pybroker/topic-policies |
+| schema versions | /schemas | /pybroker/schemas |
 
-Pure: `converted_documents` gets the values of a store below CONVERTED_PREFIX and returns the changes. The caller applies them
-in one transaction. A document that cannot be read keeps its path, and is reported: it had no effect before either.
+Pure: `converted_documents` gets values of a store and returns the changes. The caller applies them in one transaction. It passes
+all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in any parts. A document that
+cannot be read keeps its path, and is reported: it had no effect before either.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ import msgspec
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import NamespaceName, TopicName
 
-CONVERTED_PREFIX = "/admin/"
-"""All documents that a conversion needs are below."""
+DOCUMENTS, SCHEMAS = "/admin/", "/schemas/"
+"""All values that a conversion needs are below."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -79,6 +81,8 @@ def _moved(path: str, value: bytes) -> list[tuple[str, bytes]] | None:
             return [(metadata_paths.tenant(tenant), value)]
         case ["admin", "topic-policies", *rest]:
             return [("/".join((metadata_paths.TOPIC_POLICIES, *rest)), value)]
+        case ["schemas", *rest]:
+            return [("/".join((metadata_paths.SCHEMAS, *rest)), value)]
         case ["admin", "resource-quotas"]:
             return [(metadata_paths.DEFAULT_RESOURCE_QUOTA, value)]
         case ["admin", "resource-quotas", *rest]:
