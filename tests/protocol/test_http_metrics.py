@@ -50,7 +50,7 @@ async def test_a_client_certificate_is_the_role_over_https(tmp_path: Path) -> No
         other = authority.client("other")
         trusting.load_cert_chain(other.certificate, other.key)
         refused = await http.call("GET", "/admin/v2/tenants", tls=trusting)
-        assert (refused.status, "super user" in refused.reason) == (401, True)
+        assert (refused.status, "superuser" in refused.reason) == (401, True)
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,13 @@ async def check_sums_and_times(store: LedgerStore, ledger_id: int) -> None:
     end = len(PAYLOADS)
     for entry_id in (0, 1, 63, 99, 100, 101, 250, 399, 400):
         expected = LedgerTotals(sum(COUNTS[:entry_id]), sum(map(len, PAYLOADS[:entry_id])))
-        assert await store.totals_before(ledger_id, entry_id) == expected
+        assert await store.index.totals_before(ledger_id, entry_id) == expected
     for entry_ids in (range(400), range(90, 210), range(0, 400, 7), [399], [0, 399]):
         expected_count = sum(COUNTS[entry_id] for entry_id in entry_ids)
-        assert await store.message_count_of(ledger_id, BitMap(entry_ids)) == expected_count
+        assert await store.index.message_count_of(ledger_id, BitMap(entry_ids)) == expected_count
     times = [time_of(payload) for payload in PAYLOADS]
     for wanted in (0, 1, 10, 995, 1000, 1001, 2505, 3990, 3991, 10**9):
-        low, high = await store.publish_time_span(ledger_id, wanted)
+        low, high = await store.index.publish_time_span(ledger_id, wanted)
         first = bisect_left(times, wanted)
         assert 0 <= low <= first <= high <= end
         assert high - low < 200, "a span of points is 64 KiB"
@@ -92,7 +92,7 @@ async def test_sums_and_times_of_a_ledger_in_memory() -> None:
     ledger_id = await store.create_ledger()
     await append(store, ledger_id, 0, PAYLOADS, COUNTS)
     await check_sums_and_times(store, ledger_id)
-    assert await store.publish_time_span(ledger_id, 55) == (6, 6)
+    assert await store.index.publish_time_span(ledger_id, 55) == (6, 6)
 
 
 async def test_sums_and_times_wherever_the_entries_are() -> None:
@@ -130,9 +130,9 @@ async def test_the_index_of_a_ledger_that_a_crash_left_open_is_written_with_its_
 async def test_an_unknown_ledger_has_no_sums() -> None:
     store = await open_store(FaultDisk())
     with pytest.raises(NoSuchLedger):
-        await store.totals_before(77, 1)
+        await store.index.totals_before(77, 1)
     with pytest.raises(NoSuchLedger):
-        await store.publish_time_span(77, 1)
+        await store.index.publish_time_span(77, 1)
     await store.close()
 
 
