@@ -198,10 +198,19 @@ PURE = (
     "dispatch",
     *(
         f"bookkeeper.{name}"
-        for name in (
-            "append_state bookie_choice bookkeeper_pb2 entry_format errors frames ledger_metadata ledger_paths messages_v3"
-            " metadata_store quorums"
-        ).split()
+        for name in [
+            "append_state",
+            "bookie_choice",
+            "bookkeeper_pb2",
+            "entry_format",
+            "errors",
+            "frames",
+            "ledger_metadata",
+            "ledger_paths",
+            "messages_v3",
+            "metadata_store",
+            "quorums",
+        ]
     ),
     "zookeeper.addresses",
     "zookeeper.errors",
