@@ -1,7 +1,8 @@
 """Metadata of the reference broker and of pybroker are the same documents: each reads what the other wrote.
 
 `tests/vectors/metadata_documents.json` has documents and answers of the reference broker (`tests/vectors/record_metadata.py`),
-so most tests run without Java. The live test repeats the recording, and starts a reference broker on documents of pybroker.
+so most tests run without Java. `earlier_documents.json` has what the last version with metadata layout 2 stored for the same
+calls. The live test repeats the recording, and starts a reference broker on documents of pybroker.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clients.conftest import until
 from tests.support.broker_process import BrokerProcess
-from tests.support.metadata_calls import DOCUMENT_ROOTS, FULL, V2, WRITES
+from tests.support.earlier_metadata import write_layout_2
+from tests.support.metadata_calls import CUT, DOCUMENT_ROOTS, FULL, ISOLATION, PLACED, PLAIN, QUOTA, V2, WRITES, Write
 from tests.support.reference_on_zookeeper import reference_on_zookeeper, zookeeper_documents
 from tests.support.rest import call
-from tests.vectors.record_metadata import VECTORS, Answers, answers, recorded, write_all
+from tests.vectors.record_metadata import VECTORS, Answers, answer, answers, recorded, write_all
 
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
@@ -86,11 +89,32 @@ def compare(found: Answers, expected: Answers) -> None:
     assert not different, json.dumps(different, indent=2)
 
 
+def await_equal_answers(first: str, second: str, path: str) -> None:
+    until(lambda: canonical(list(answer(first, path))) == canonical(list(answer(second, path))))
+    assert answer(first, path)[0] == 200, path
+
+
+def await_absence(http_url: str, path: str) -> None:
+    until(lambda: call(http_url + path).status == 404)
+
+
 def test_documents_of_the_reference_are_answered_as_the_reference_does(
     broker: BrokerProcess, vectors: dict[str, Any]
 ) -> None:
     put_documents(broker.data, vectors["documents"])
     broker.start()
+    assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
+    compare(answers(broker.http_url), vectors["answers"])
+
+
+def test_documents_of_the_earlier_layout_are_answered_as_the_reference_does(
+    broker: BrokerProcess, vectors: dict[str, Any]
+) -> None:
+    earlier: dict[str, str] = json.loads(VECTORS.with_name("earlier_documents.json").read_text())["documents"]
+    broker.data.mkdir(parents=True)
+    write_layout_2(broker.data / "metadata.db", {path: text.encode() for path, text in earlier.items()})
+    broker.start()
+    assert "metadata.converted" in broker.log.read_text()
     assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
     compare(answers(broker.http_url), vectors["answers"])
 
@@ -165,3 +189,58 @@ def test_reference_broker_and_pybroker_read_each_others_documents(
         after = zookeeper_documents(reference.zookeeper, DOCUMENT_ROOTS)
     for path, text in written.items():
         assert canonical(json.loads(after[path])) == canonical(json.loads(text)), path
+
+
+@pytest.mark.java
+@pytest.mark.long
+def test_reference_broker_and_pybroker_share_one_zookeeper(tmp_path: Path) -> None:
+    """Each enforces and answers what the other changes, at once."""
+    namespaces = f"{V2}/namespaces"
+    with reference_on_zookeeper(tmp_path) as reference:
+        write_all(reference.http_url)
+        settings = {**SETTINGS, "metadataStoreUrl": f"zk:{reference.zookeeper}", "ledgerStore": "local"}
+        broker = BrokerProcess(tmp_path, settings)
+        with broker.running():
+            urls = (broker.http_url, reference.http_url)
+            assert call(f"{broker.http_url}{V2}/persistent/{FULL}/orders", "PUT").status == 204
+            compare(answers(broker.http_url), answers(reference.http_url))
+            for number, (own, other) in enumerate((urls, urls[::-1])):
+                bundle = f"0x{number << 29:08x}_0x{(number + 1) << 29:08x}"
+                changes = [
+                    Write("POST", f"{namespaces}/{PLAIN}/messageTTL", 90 + number),
+                    Write("POST", f"{namespaces}/{PLAIN}/antiAffinity", f"group{number}".encode()),
+                    Write("PUT", f"{namespaces}/{PLACED}/{bundle}/split"),
+                    Write(
+                        "PUT", f"{V2}/tenants/tenant{number}", {"adminRoles": ["r"], "allowedClusters": ["standalone"]}
+                    ),
+                    Write("PUT", f"{namespaces}/tenant{number}/ns", {"bundles": {"numBundles": 3}}),
+                    Write("PUT", f"{V2}/persistent/tenant{number}/ns/a%20b/partitions", 2),
+                    Write("PUT", f"{V2}/resourcegroups/group{number}", {"publishRateInMsgs": 5}),
+                    Write("POST", f"{V2}/clusters/other/failureDomains/domain{number}", {"brokers": [f"b{number}"]}),
+                    Write("POST", f"{V2}/clusters/standalone/namespaceIsolationPolicies/p{number}", ISOLATION),
+                    Write("POST", f"{V2}/resource-quotas", {**QUOTA, "memory": 20.0 + number}),
+                    Write("POST", f"{V2}/brokers/configuration/maxTenants/{100 + number}"),
+                    Write("POST", f"{namespaces}/{PLAIN}/migration", number == 0),
+                ]
+                for change in changes:
+                    assert call(own + change.path, change.method, body=change.body).status in (200, 204), change
+                paths = [
+                    *(f"{namespaces}/{name}" for name in (PLAIN, PLACED, f"tenant{number}/ns")),
+                    f"{namespaces}/{PLAIN}/antiAffinity",
+                    f"{V2}/persistent/tenant{number}/ns/partitioned",
+                    f"{V2}/resourcegroups/group{number}",
+                    f"{V2}/clusters/other/failureDomains",
+                    f"{V2}/clusters/standalone/namespaceIsolationPolicies",
+                    f"{V2}/resource-quotas",
+                    f"{V2}/brokers/configuration/values",
+                    f"{V2}/tenants/tenant{number}",
+                ]
+                for path in paths:
+                    await_equal_answers(own, other, path)
+                for path in (f"{namespaces}/{CUT}", f"{V2}/tenants/bare")[number : number + 1]:
+                    assert call(own + path, "DELETE").status == 204
+                    await_absence(other, path)
+            # A Java broker can still use the schema of a topic of which pybroker has one.
+            schema = {"type": "STRING", "schema": "", "properties": {}}
+            for url in urls:
+                assert call(f"{url}{V2}/schemas/{PLAIN}/same/schema", "POST", body=schema).status == 200

@@ -27,6 +27,10 @@ _ANSWERED = "A request with an id is answered: `ConsumerNotFound`. Pulsar does n
 _JAVA_KEY_STORES = "Names of Java key stores and classes have no meaning here."
 _BAD_REQUEST = "Pulsar answers an internal error for a bad request."
 
+_DELETED_CLUSTER = (
+    "A deleted cluster takes its failure domains and migration with it. Pulsar leaves them to the next of that name."
+)
+
 _MISSING_IS_404 = (
     "Calls for a namespace that does not exist are answered with 404. Pulsar carries them out, reports another error, or "
     "answers an internal error."
@@ -203,8 +207,22 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "policies_namespace_settings",
         "its namespaces: *",
-        "The namespaces that were put into an anti-affinity group are in it. Pulsar 4.2.4 finds none.",
+        "An anti-affinity group that is sent as a JSON text is stored without its quotation marks. Pulsar 4.2.4 stores them, and "
+        "then finds none of the group's namespaces.",
     ),
+    Intended(
+        "metadata_local_policies",
+        "created again: affinity: *",
+        "A namespace without local policies has no affinity group, as one with other local policies. Pulsar answers 404 until "
+        "its first lookup or local policy.",
+    ),
+    Intended(
+        "metadata_names",
+        "topics: body*",
+        "Topics are listed in the order of their names. Pulsar lists them in the order of their encoded names.",
+    ),
+    Intended("metadata_clusters", "domains again: *", _DELETED_CLUSTER),
+    Intended("metadata_clusters", "migration again: *", _DELETED_CLUSTER),
     Intended("missing_namespaces", "*/antiAffinity: *", _MISSING_IS_404),
     Intended("missing_namespaces", "POST */entryFilters: *", _MISSING_IS_404),
     Intended("missing_namespaces", "DELETE */removeOffloadPolicies: *", _MISSING_IS_404),

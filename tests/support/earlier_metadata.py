@@ -61,6 +61,8 @@ EARLIER: dict[str, bytes] = {
     "/admin/topic-policies/t/ns/persistent/x%20y": b'{"maxProducerPerTopic":1}',
     "/counters/producer-name": b"",
     "/managed-ledgers/t/ns/persistent/a%20b": b"{}",
+    "/schemas/t/ns/a%20b/00000000000000000000": b"{",
+    "/schemas/t/ns/a%20b/00000000000000000001": b"\xff",
 }
 """Every document that layout 3 stores elsewhere, and some that it does not."""
 CONVERTED: dict[str, bytes] = {
@@ -87,5 +89,7 @@ CONVERTED: dict[str, bytes] = {
     "/loadbalance/resource-quota/default": QUOTA,
     "/loadbalance/resource-quota/t/ns/0x00000000_0x80000000": QUOTA,
     "/managed-ledgers/t/ns/persistent/a%20b": b"{}",
+    "/pybroker/schemas/t/ns/a%20b/00000000000000000000": b"{",
+    "/pybroker/schemas/t/ns/a%20b/00000000000000000001": b"\xff",
     "/pybroker/topic-policies/t/ns/persistent/x%20y": b'{"maxProducerPerTopic":1}',
 }

@@ -10,16 +10,8 @@ import asyncio
 import pytest
 
 from pybroker.errors import BadVersionError, StoreError
-from pybroker.metadata.metadata_store import (
-    NOT_EXISTING,
-    Change,
-    Check,
-    Delete,
-    MetadataStore,
-    Put,
-    SessionState,
-    Versioned,
-)
+from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put, Versioned
+from pybroker.metadata.session_report import SessionState
 
 
 async def test_a_missing_path_has_no_value_and_no_children(store: MetadataStore) -> None:

@@ -221,6 +221,7 @@ PURE = (
     "tools.sqlite_log",
     "metadata.document_layout",
     "metadata.metadata_paths",
+    "metadata.session_report",
     "managed_ledger.ledger_list",
     "managed_ledger.cursor_state",
     "managed_ledger.cache.entry_cache",

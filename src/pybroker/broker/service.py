@@ -48,10 +48,11 @@ from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.metadata.metadata_store import MetadataStore, SessionState
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
+from pybroker.metadata.session_report import SessionState
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
 from pybroker.runtime.runtime import Runtime

@@ -13,9 +13,11 @@
 | resource group | percent-encoded name | the name itself |
 | partitioned topic | percent-encoded name | encoded as by Java's URLEncoder |
 | topic policies | /admin/topic-policies | /pybroker/topic-policies |
+| schema versions | /schemas | /pybroker/schemas |
 
-Pure: `converted_documents` gets the values of a store below CONVERTED_PREFIX and returns the changes. The caller applies them
-in one transaction. A document that cannot be read keeps its path, and is reported: it had no effect before either.
+Pure: `converted_documents` gets values of a store and returns the changes. The caller applies them in one transaction. It passes
+all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in any parts. A document that
+cannot be read keeps its path, and is reported: it had no effect before either.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ import msgspec
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import NamespaceName, TopicName
 
-CONVERTED_PREFIX = "/admin/"
-"""All documents that a conversion needs are below."""
+DOCUMENTS, SCHEMAS = "/admin/", "/schemas/"
+"""All values that a conversion needs are below."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Conversion(NamedTuple):
@@ -51,7 +54,7 @@ def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
     for path, (value, version) in rows.items():
         try:
             moved = _moved(path, value)
-        except (msgspec.DecodeError, AttributeError):
+        except (*_UNREADABLE, AttributeError):
             unreadable.append(path)
             continue
         if moved is not None:
@@ -64,7 +67,7 @@ def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
         try:
             _, version = rows.get(path, (b"", -1))
             written[path] = _completed(local, policies), version + 1
-        except (msgspec.DecodeError, AttributeError, KeyError):
+        except (*_UNREADABLE, AttributeError, KeyError):
             unreadable.append(path)
     # A path that another document takes over is not removed.
     return Conversion([path for path in removed if path not in written], written, sorted(unreadable))
@@ -78,6 +81,8 @@ def _moved(path: str, value: bytes) -> list[tuple[str, bytes]] | None:
             return [(metadata_paths.tenant(tenant), value)]
         case ["admin", "topic-policies", *rest]:
             return [("/".join((metadata_paths.TOPIC_POLICIES, *rest)), value)]
+        case ["schemas", *rest]:
+            return [("/".join((metadata_paths.SCHEMAS, *rest)), value)]
         case ["admin", "resource-quotas"]:
             return [(metadata_paths.DEFAULT_RESOURCE_QUOTA, value)]
         case ["admin", "resource-quotas", *rest]:

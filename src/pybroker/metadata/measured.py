@@ -16,11 +16,10 @@ from pybroker.metadata.metadata_store import (
     OperationLatencies,
     Put,
     SessionListener,
-    SessionReport,
-    SessionState,
     Versioned,
     Watch,
 )
+from pybroker.metadata.session_report import SessionReport, SessionState
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.slow_operations import SlowOperations
 

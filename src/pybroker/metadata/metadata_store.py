@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
 from pybroker.model.counters import Buckets
 
 ANY_VERSION = -1
@@ -66,43 +66,6 @@ class Check(NamedTuple):
 
 
 Change: TypeAlias = Put | Delete | Check
-
-
-class SessionEvent(Enum):
-    """What happened to the session of this process with a shared store."""
-
-    SUSPENDED = "suspended"
-    """The store is unreachable. Session values remain for now."""
-    RECONNECTED = "reconnected"
-    """The store is reachable again, in the same session."""
-    LOST = "lost"
-    """The session is over: its values are deleted, and other brokers may take what they protected."""
-    RENEWED = "renewed"
-    """There is another session, without values."""
-
-
-class SessionState(Enum):
-    """The state of the session; CONNECTED for an embedded store."""
-
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    LOST = "lost"
-
-
-class SessionReport(NamedTuple):
-    """The session with a shared store, for readiness, metrics and explanations."""
-
-    url: str
-    state: SessionState
-    since_ms: float
-    """When the state began, on the clock of the broker's deadlines."""
-    session_id: int
-    timeout_ms: int
-    suspensions: int
-    losses: int
-    outcomes_read_back: int
-    """Changes whose answer was lost, and whose outcome was read."""
-    last_failure: str
 
 
 Watch = Callable[[str], None]

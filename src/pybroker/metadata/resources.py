@@ -315,11 +315,12 @@ class Resources:
                 created.bundles = documents.checked_bundles(created.bundles, self.default_bundle_count)
             except ValueError as error:
                 raise AdminError(400, f"Invalid bundles: {error}") from error
+            if self._store.is_shared:
+                # Left by a Java broker that served the former namespace of this name until its end.
+                await self._read_local_policies(namespace)
             await self._create(
                 metadata_paths.policies(namespace), documents.encode(created), f"Namespace {namespace} already exists"
             )
-            # Left by a Java broker that served the former namespace of this name until its end.
-            await self._read_local_policies(namespace)
             self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:

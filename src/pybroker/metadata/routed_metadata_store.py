@@ -15,11 +15,10 @@ from pybroker.metadata.metadata_store import (
     MetadataStore,
     Missed,
     SessionListener,
-    SessionReport,
-    SessionState,
     Versioned,
     Watch,
 )
+from pybroker.metadata.session_report import SessionReport, SessionState
 
 
 class RoutedMetadataStore(MetadataStore):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, BadVersionError, MetadataUnavailable, StoreError
 from pybroker.metadata import metadata_paths
-from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, SessionEvent
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
+from pybroker.metadata.session_report import SessionEvent
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner

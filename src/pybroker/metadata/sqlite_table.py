@@ -20,7 +20,8 @@ from crc32c import crc32c
 
 from pybroker.disk.database import page_damage, transaction
 from pybroker.errors import StoreError
-from pybroker.metadata.document_layout import CONVERTED_PREFIX, converted_documents
+from pybroker.metadata.document_layout import DOCUMENTS, SCHEMAS, converted_documents
+from pybroker.metadata.metadata_store import PAGE_VALUES
 from pybroker.runtime import logs
 
 LAYOUT_VERSION: Final = 3
@@ -105,10 +106,25 @@ def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
 
 def _convert_documents(connection: sqlite3.Connection, totals: Totals) -> list[str]:
     """Within a transaction, from layout 2. Return the paths of documents that stay, because they cannot be read."""
-    below = (CONVERTED_PREFIX, CONVERTED_PREFIX[:-1] + "0")  # `0` follows `/`
-    rows = connection.execute(
-        "SELECT path, value, version, checksum FROM metadata WHERE path > ? AND path < ?", below
+    unreadable = _convert(connection, totals, _rows_below(connection, DOCUMENTS, "", -1))
+    after = ""
+    while rows := _rows_below(connection, SCHEMAS, after, PAGE_VALUES):  # Their values can be large.
+        after = rows[-1][0]
+        unreadable += _convert(connection, totals, rows)
+    return unreadable
+
+
+def _rows_below(
+    connection: sqlite3.Connection, prefix: str, after: str, limit: int
+) -> list[tuple[str, bytes, int, int]]:
+    end = prefix[:-1] + "0"  # `0` follows `/`
+    return connection.execute(
+        "SELECT path, value, version, checksum FROM metadata WHERE path > ? AND path < ? ORDER BY path LIMIT ?",
+        (max(prefix, after), end, limit),
     ).fetchall()
+
+
+def _convert(connection: sqlite3.Connection, totals: Totals, rows: list[tuple[str, bytes, int, int]]) -> list[str]:
     checksums = {path: checksum for path, _, _, checksum in rows}
     conversion = converted_documents({path: (value, version) for path, value, version, _ in rows})
     for path in (*conversion.removed, *(path for path in conversion.written if path in checksums)):

@@ -3,6 +3,9 @@
 A document keeps everything that this version does not know, at every depth: a newer pybroker, a Java broker or a tool may
 have added it. `rewrite` reads a document, changes the known part, and stores the change over the document as it was.
 
+Unknown names in an enumeration, such as an action that only a newer version can permit, are read as absent, like Java brokers
+do, and stay in the document as well.
+
 A value of no bytes counts as no document: ZooKeeper has such values at the parents of other nodes.
 """
 
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
@@ -20,6 +24,9 @@ from pybroker.runtime import logs
 
 UPDATE_ATTEMPTS = 5
 """For a document that other brokers change too."""
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of documents that are damaged, of another kind, or nested too deeply."""
 
 T = TypeVar("T")
 
@@ -67,8 +74,8 @@ async def rewrite(
 def decoded(path: str, value: bytes, kind: type[T]) -> T:
     """Raises StoreError that names `path`."""
     try:
-        return documents.decode(value, kind)
-    except msgspec.DecodeError as error:
+        return _converted(msgspec.json.decode(value), kind)
+    except UNREADABLE as error:
         raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
 
 
@@ -95,8 +102,43 @@ def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:
     properties stay as they are written. Raises msgspec.DecodeError.
     """
     raw = msgspec.json.decode(stored)
-    before = documents.to_json(documents.converted(raw, kind))
+    before = documents.to_json(_converted(raw, kind))
     return msgspec.json.encode(_merged(raw, before, documents.to_json(changed)))
+
+
+def _converted(raw: Any, kind: type[T]) -> T:
+    """Return the known part of a parsed document. Raises msgspec.ValidationError."""
+    try:
+        return documents.converted(raw, kind)
+    except msgspec.ValidationError:
+        return documents.converted(_without_unknown_names(raw, inspect.type_info(kind)), kind)
+
+
+def _without_unknown_names(raw: Any, kind: inspect.Type) -> Any:
+    """Return `raw` without values that are no member of their enumeration; `UNSET` if `raw` is such a value."""
+    match kind:
+        case inspect.EnumType(cls):
+            try:
+                cls(raw)
+            except ValueError:
+                return msgspec.UNSET
+        case inspect.UnionType(types):
+            for each in types:
+                raw = _without_unknown_names(raw, each)
+        case inspect.StructType(fields=fields) if isinstance(raw, dict):
+            types_by_name = {field.encode_name: field.type for field in fields}
+            parts = {
+                key: _without_unknown_names(value, types_by_name[key]) if key in types_by_name else value
+                for key, value in raw.items()
+            }
+            return {key: value for key, value in parts.items() if value is not msgspec.UNSET}
+        case inspect.DictType(value_type=value_type) if isinstance(raw, dict):
+            parts = {key: _without_unknown_names(value, value_type) for key, value in raw.items()}
+            return {key: value for key, value in parts.items() if value is not msgspec.UNSET}
+        case inspect.ListType(item_type=item_type) if isinstance(raw, list):
+            items = [_without_unknown_names(value, item_type) for value in raw]
+            return [value for value in items if value is not msgspec.UNSET]
+    return raw
 
 
 def _merged(raw: Any, before: Any, after: Any) -> Any:

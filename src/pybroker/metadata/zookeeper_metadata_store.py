@@ -33,13 +33,11 @@ from pybroker.metadata.metadata_store import (
     MetadataStore,
     Missed,
     Put,
-    SessionEvent,
     SessionListener,
-    SessionReport,
-    SessionState,
     Versioned,
     Watch,
 )
+from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
 from pybroker.metadata.watches import prefix_below
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner

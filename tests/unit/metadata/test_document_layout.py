@@ -15,6 +15,7 @@ from tests.support.recorded_disk import RecordedDisk
 from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
 from pybroker.metadata.document_layout import converted_documents
+from pybroker.metadata.metadata_store import PAGE_VALUES
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
@@ -43,6 +44,17 @@ async def test_every_document_is_converted_once_and_logged(tmp_path: Path, caplo
         assert connection.execute("PRAGMA user_version").fetchone() == (3,)
 
 
+async def test_many_schemas_are_converted_page_by_page(tmp_path: Path) -> None:
+    names = [f"t/ns/topic-{number:05}/{0:020}" for number in range(2 * PAGE_VALUES + 1)]
+    write_layout_2(tmp_path / NAME, {f"/schemas/{name}": name.encode() for name in names})
+    store = await SqliteMetadataStore.open(tmp_path / NAME)
+    found = await store.values_below("/", "", 10 * PAGE_VALUES)
+    await store.close()
+    assert [(path, value.value) for path, value in found] == [
+        (f"/pybroker/schemas/{name}", name.encode()) for name in names
+    ]
+
+
 async def test_versions_of_moved_documents_stay(tmp_path: Path) -> None:
     write_layout_2(tmp_path / NAME, EARLIER)
     store = await SqliteMetadataStore.open(tmp_path / NAME)
@@ -57,7 +69,7 @@ async def test_an_unreadable_map_of_failure_domains_stays_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = "/admin/clusters/standalone/failure-domains"
-    for value in (b"{", b"[]", b"5"):
+    for value in (b"{", b"[]", b"5", b'{"a":"\xff"}', b"[" * 100_000):
         (tmp_path / NAME).unlink(missing_ok=True)
         write_layout_2(tmp_path / NAME, {path: value})
         assert await contents(tmp_path) == {path: value}

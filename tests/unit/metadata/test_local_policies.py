@@ -194,7 +194,10 @@ async def test_a_deletion_that_ends_at_any_step_leaves_nothing_to_a_later_namesp
 
 
 async def test_a_new_namespace_takes_local_policies_that_another_broker_left() -> None:
-    store = Recording()
+    class Shared(Recording):
+        is_shared = True
+
+    store = Shared()
     resources = await started(store)
     await store.put(LOCAL, b'{"bundles":{"boundaries":["0x00000000","0x10000000","0xffffffff"],"numBundles":2}}')
     await resources.create_namespace(NEW, NamespacePolicies(bundles=even_bundles(4)))

@@ -33,6 +33,7 @@ from pybroker.model.policies import (
     LocalPolicies,
     NamespacePolicies,
     RetentionPolicies,
+    SubscriptionAuthMode,
     TenantInfo,
     TopicPolicies,
     encode,
@@ -214,14 +215,66 @@ async def test_an_empty_value_is_no_document() -> None:
     assert await read(store, "/x", TenantInfo) == TenantInfo(["a"])
 
 
-async def test_a_damaged_document_is_named_and_stays() -> None:
+DAMAGED = [
+    b"{",
+    b"5",
+    b"\xff\xfe",
+    b'{"a":"\xff"}',
+    b'{"adminRoles":5}',
+    b"[" * 100_000,
+    b'{"a":' * 5000 + b"1" + b"}" * 5000,
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=range(len(DAMAGED)))
+async def test_a_damaged_document_is_named_and_stays(value: bytes) -> None:
     store = MemoryMetadataStore()
-    await store.put("/x", b"{")
+    await store.put("/x", value)
     with pytest.raises(StoreError, match="the metadata at /x cannot be read"):
         await rewrite(store, "/x", TenantInfo, lambda info: info, "It", TenantInfo)
     found = await store.get("/x")
     assert found is not None
-    assert found.value == b"{"
+    assert found.value == value
+
+
+FUTURE = {
+    "auth_policies": {"namespace_auth": {"a": ["produce", "future"], "b": ["future"]}, **UNKNOWN},
+    "subscription_auth_mode": "Future",
+    "inactive_topic_policies": {"inactiveTopicDeleteMode": "future", "maxInactiveDurationSeconds": 5},
+}
+"""Policies with names that only a newer version knows."""
+
+
+async def test_unknown_names_are_absent_and_stay() -> None:
+    store = MemoryMetadataStore()
+    await put(store, "/x", FUTURE)
+    found = await read(store, "/x", NamespacePolicies)
+    assert found is not None
+    assert found.auth_policies.namespace_auth == {"a": [AuthAction.PRODUCE], "b": []}
+    assert found.subscription_auth_mode == "None"
+    assert found.inactive_topic_policies is not None
+    assert found.inactive_topic_policies.inactiveTopicDeleteMode is None
+    assert found.inactive_topic_policies.maxInactiveDurationSeconds == 5
+
+    def change(policies: NamespacePolicies) -> NamespacePolicies:
+        policies.max_producers_per_topic = 7
+        policies.auth_policies.namespace_auth["c"] = [AuthAction.CONSUME]
+        return policies
+
+    await rewrite(store, "/x", NamespacePolicies, change, "It")
+    after = await stored(store, "/x")
+    assert after["auth_policies"]["namespace_auth"].pop("c") == ["consume"]
+    assert after == {**FUTURE, "max_producers_per_topic": 7}
+
+
+def test_unknown_names_can_be_replaced() -> None:
+    changed = NamespacePolicies(subscription_auth_mode=SubscriptionAuthMode.PREFIX)
+    changed.auth_policies.namespace_auth["a"] = [AuthAction.CONSUME]
+    after = json.loads(rewritten(json.dumps(FUTURE).encode(), NamespacePolicies, changed))
+    assert after == {
+        "auth_policies": {"namespace_auth": {"a": ["consume"]}, **UNKNOWN},
+        "subscription_auth_mode": "Prefix",
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,7 +12,7 @@ from pybroker.admin.metrics.exposition_text import Number, Samples, number_text,
 from pybroker.admin.metrics.resource_group_metrics import resource_group_lines
 from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
 from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
-from pybroker.metadata.metadata_store import SessionState
+from pybroker.metadata.session_report import SessionState
 from pybroker.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps, counted, for_long, names, wall_ms
 from pybroker.broker.topic.backlog_rules import is_quota_above_retention
-from pybroker.metadata.metadata_store import SessionReport, SessionState
+from pybroker.metadata.session_report import SessionReport, SessionState
 from pybroker.model.findings import Action, Code, Finding
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, PublishRate
 

@@ -1,0 +1,43 @@
+"""The session of this process with a shared metadata store: its state, its events, and a report of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class SessionEvent(Enum):
+    """What happened to the session of this process with a shared store."""
+
+    SUSPENDED = "suspended"
+    """The store is unreachable. Session values remain for now."""
+    RECONNECTED = "reconnected"
+    """The store is reachable again, in the same session."""
+    LOST = "lost"
+    """The session is over: its values are deleted, and other brokers may take what they protected."""
+    RENEWED = "renewed"
+    """There is another session, without values."""
+
+
+class SessionState(Enum):
+    """The state of the session; CONNECTED for an embedded store."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+class SessionReport(NamedTuple):
+    """The session with a shared store, for readiness, metrics and explanations."""
+
+    url: str
+    state: SessionState
+    since_ms: float
+    """When the state began, on the clock of the broker's deadlines."""
+    session_id: int
+    timeout_ms: int
+    suspensions: int
+    losses: int
+    outcomes_read_back: int
+    """Changes whose answer was lost, and whose outcome was read."""
+    last_failure: str
