@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 from tests.bookkeeper.conftest import connected
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
@@ -125,6 +126,19 @@ async def test_ids_rise_and_are_never_used_again(cluster: BookKeeperCluster) -> 
         counter = await store._client.exists("/ledgers/idgen")
         assert counter is not None
         assert counter.ephemeral_owner == 0, "a container is deleted without children, and would count from 0 again"
+
+
+def test_client_works_on_uvloop(cluster: BookKeeperCluster) -> None:
+    async def exchange() -> list[bytes]:
+        async with connected(cluster, _options(KINDS[0])) as client:
+            writer = await client.create_ledger()
+            await writer.add(b"one")
+            await writer.add(b"two")
+            assert (await client.bookie_space(writer.ensemble[0])).total_bytes > 0
+            reader = await client.recover_ledger(writer.ledger_id)
+            return [each.payload for each in await reader.read(0, 10, 1000)]
+
+    assert uvloop.run(exchange()) == [b"one", b"two"]
 
 
 async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from pybroker.bookkeeper.errors import OK, UNREACHABLE, InvalidAnswer
 from pybroker.bookkeeper.frames import ADD, BATCH_READ, READ, Answer, AnswerReader, batch_read_request, read_request
@@ -144,10 +144,9 @@ class BookieConnection(asyncio.Protocol):
         self._closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
         if self.is_closed:
-            transport.abort()
+            self._transport.abort()
         else:
             self._flush()
 
