@@ -154,7 +154,8 @@ async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:
             found = await connection.read_lac(writer.ledger_id)
             format_ = EntryFormat(writer.ledger_id, DigestType.CRC32C, b"")
             assert format_.unpack(found.last_entry, None).entry_id in {8, 9}
-            await connection.write_lac(writer.ledger_id, 9, format_.master_key, b"record")
-            assert (await connection.read_lac(writer.ledger_id)).record == b"record"
-            with pytest.raises(NoSuchLedger):
+            await connection.write_lac(writer.ledger_id, 9, format_.master_key, format_.pack_last_confirmed(9))
+            record = (await connection.read_lac(writer.ledger_id)).record
+            assert format_.unpack_last_confirmed(record) == 9
+            with pytest.raises(NoSuchEntry):
                 await connection.read_lac(1 << 40)

@@ -46,7 +46,7 @@ class ConnectionV3(asyncio.Protocol):
         )
 
     async def read_lac(self, ledger_id: int) -> ExplicitLac:
-        """Raises NoSuchLedger, BookKeeperError."""
+        """Raises NoSuchEntry (bookies answer it for unknown ledgers too), BookKeeperError."""
         result = await self._call(Operation.READ_LAC, ledger_id, lambda number: read_lac_request(number, ledger_id))
         assert isinstance(result, ExplicitLac)
         return result

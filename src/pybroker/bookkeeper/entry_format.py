@@ -19,6 +19,7 @@ from crc32c import crc32c
 from pybroker.bookkeeper.errors import DamagedEntry
 
 _HEADER = struct.Struct(">qqqq")
+_LAC_HEADER = struct.Struct(">qq")
 _pack_header = _HEADER.pack
 HEADER_SIZE = _HEADER.size
 _pack_u32 = struct.Struct(">I").pack
@@ -79,6 +80,23 @@ class EntryFormat:
         if not -1 <= last_confirmed < stored_id or length_bytes < len(payload):
             raise DamagedEntry(f"The header of entry {stored_id} of ledger {ledger_id} is not consistent.")
         return Entry(stored_id, last_confirmed, length_bytes, payload)
+
+    def pack_last_confirmed(self, last_confirmed: int) -> bytes:
+        """Encode the record of an explicit last confirmed entry (WRITE_LAC): both ids and a digest."""
+        header = _LAC_HEADER.pack(self.ledger_id, last_confirmed)
+        return header + self._digest(header, b"")
+
+    def unpack_last_confirmed(self, record: bytes) -> int:
+        """Decode and verify such a record. Raises DamagedEntry."""
+        header = record[: _LAC_HEADER.size]
+        if len(record) < _LAC_HEADER.size or record[_LAC_HEADER.size :] != self._digest(header, b""):
+            raise DamagedEntry(f"The last confirmed entry of ledger {self.ledger_id} does not match its digest.")
+        ledger_id, last_confirmed = _LAC_HEADER.unpack(header)
+        if ledger_id != self.ledger_id or last_confirmed < -1:
+            raise DamagedEntry(
+                f"A bookie sent the last confirmed entry of ledger {ledger_id} instead of {self.ledger_id}."
+            )
+        return int(last_confirmed)
 
 
 def master_key(password: bytes) -> bytes:

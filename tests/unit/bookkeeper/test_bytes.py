@@ -155,6 +155,17 @@ def test_random_entry_raises_damaged_entry_only(digest_type: DigestType, stored:
         pass
 
 
+@pytest.mark.parametrize("digest_type", DIGESTS)
+@given(record=st.binary(max_size=50))
+def test_explicit_last_confirmed_is_verified(digest_type: DigestType, record: bytes) -> None:
+    format_ = EntryFormat(3, digest_type, b"")
+    assert format_.unpack_last_confirmed(format_.pack_last_confirmed(7)) == 7
+    try:
+        format_.unpack_last_confirmed(record)
+    except DamagedEntry:
+        pass
+
+
 METADATA = LedgerMetadata(
     Quorums(3, 2, 2),
     DigestType.CRC32C,
