@@ -1,4 +1,4 @@
-"""Generate `pulsar_api_pb2.py` and `metadata_head_pb2.py` of `pybroker/wire`, and their type stubs, from `proto/`.
+"""Generate the protobuf modules of `pybroker/wire` and `pybroker/bookkeeper`, and their type stubs, from `proto/`.
 
 The generated files are committed, so users need no protobuf compiler. `tests/unit/test_generated_files.py` checks
 that they are current.
@@ -13,17 +13,19 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WIRE = ROOT / "src" / "pybroker" / "wire"
+SOURCE = ROOT / "src"
 
 # Protobuf registers a file under this path. Our own name avoids a conflict with another Pulsar library in the
 # process.
 REGISTERED_NAMES = {
     "PulsarApi.proto": "pybroker/wire/pulsar_api.proto",
     "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
+    "BookKeeper.proto": "pybroker/bookkeeper/bookkeeper.proto",
 }
 
 
 def generate(target: Path) -> list[Path]:
+    """Write the modules and stubs below `target`, each into its package, and return their paths."""
     with tempfile.TemporaryDirectory() as scratch:
         sources = Path(scratch) / "in"
         output = Path(scratch) / "out"
@@ -35,10 +37,10 @@ def generate(target: Path) -> list[Path]:
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={sources}"]
         command += [f"--python_out={output}", f"--pyi_out={output}", *REGISTERED_NAMES.values()]
         subprocess.run(command, check=True)
-        target.mkdir(parents=True, exist_ok=True)
         written = []
         for generated in sorted(path for path in output.rglob("*.py*") if path.is_file()):
-            destination = target / generated.name
+            destination = target / generated.relative_to(output)
+            destination.parent.mkdir(parents=True, exist_ok=True)
             text = generated.read_text(encoding="utf-8")
             if generated.suffix == ".pyi":
                 text = without_keywords(text)
@@ -55,7 +57,7 @@ def without_keywords(stub: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=WIRE, help="directory to write into")
+    parser.add_argument("--output", type=Path, default=SOURCE, help="directory of the packages")
     for path in generate(parser.parse_args().output):
         print(path)
     return 0

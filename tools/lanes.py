@@ -34,7 +34,15 @@ LANES: dict[str, tuple[str, ...]] = {
         "tests/storm",
         "tests/fuzz_server",
     ),
-    "broker": ("tests/protocol", "tests/crash", "tests/fuzz", "tests/simulate", "tests/embedding", "tests/zookeeper"),
+    "broker": (
+        "tests/protocol",
+        "tests/crash",
+        "tests/fuzz",
+        "tests/simulate",
+        "tests/embedding",
+        "tests/zookeeper",
+        "tests/bookkeeper",
+    ),
     "clients": ("tests/clients", "tests/upgrade", "tests/console", "tests/examples"),
     "analytics": (*ANALYTICS_UNITS, "tests/pipelines", "tests/spark", "tests/tables"),
 }

@@ -16,15 +16,17 @@ def run_tool(name: str, *arguments: str) -> None:
 
 def test_protobuf_modules_equal_the_compiler_output(tmp_path: Path) -> None:
     run_tool("generate_proto.py", "--output", str(tmp_path))
-    written = sorted(path.name for path in tmp_path.iterdir())
+    written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.py*"))
     assert written == [
-        "metadata_head_pb2.py",
-        "metadata_head_pb2.pyi",
-        "pulsar_api_pb2.py",
-        "pulsar_api_pb2.pyi",
+        "pybroker/bookkeeper/bookkeeper_pb2.py",
+        "pybroker/bookkeeper/bookkeeper_pb2.pyi",
+        "pybroker/wire/metadata_head_pb2.py",
+        "pybroker/wire/metadata_head_pb2.pyi",
+        "pybroker/wire/pulsar_api_pb2.py",
+        "pybroker/wire/pulsar_api_pb2.pyi",
     ]
     for name in written:
-        committed = ROOT / "src" / "pybroker" / "wire" / name
+        committed = ROOT / "src" / name
         assert (tmp_path / name).read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), HINT
 
 

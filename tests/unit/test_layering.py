@@ -50,6 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "disk": (*VALUES, "runtime", "storage_format.marker_layout"),
     "wire": VALUES,
     "zookeeper": ("runtime",),
+    "bookkeeper": ("runtime", "zookeeper"),
     "dispatch": VALUES,
     "ledgers": (*VALUES, "storage_format"),
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
@@ -195,6 +196,22 @@ PURE = (
     "memory.memory_shares",
     "wire",
     "dispatch",
+    *(
+        f"bookkeeper.{name}"
+        for name in [
+            "append_state",
+            "bookie_choice",
+            "bookkeeper_pb2",
+            "entry_format",
+            "errors",
+            "frames",
+            "ledger_metadata",
+            "ledger_paths",
+            "messages_v3",
+            "metadata_store",
+            "quorums",
+        ]
+    ),
     "zookeeper.addresses",
     "zookeeper.errors",
     "zookeeper.jute",
@@ -331,7 +348,7 @@ IMPURE_IMPORTS = frozenset(THAT_PERFORM.split())
 EDGES = frozenset({"starlette", "uvicorn", "prometheus_client", "cryptography", "jwt", "pulsar", "pyspark"})
 MAX_MODULES_OF_A_FOLDER = 20
 MAX_MODULES_AT_THE_TOP = 8
-NOT_MODULES = frozenset({"__init__", "__main__", "pulsar_api_pb2", "metadata_head_pb2"})
+NOT_MODULES = frozenset({"__init__", "__main__", "pulsar_api_pb2", "metadata_head_pb2", "bookkeeper_pb2"})
 # Parts of the list of layers that are still to come.
 NOT_YET = frozenset({"websocket"})
 # What stands beside the broker and need not be held to that.

@@ -1,0 +1,121 @@
+"""The connections of a client, one for each bookie, and the choice of bookies for new ensembles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from pybroker.bookkeeper.bookie_choice import Chance, Quarantine, choose_bookies
+from pybroker.bookkeeper.bookie_connection import BookieConnection, OpenTransport
+from pybroker.bookkeeper.connection_v3 import ConnectionV3
+from pybroker.bookkeeper.errors import BookieUnavailable
+from pybroker.bookkeeper.metadata_store import BookieAddress, BookieRegistry, address_in_id
+from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+
+
+async def open_tcp(address: BookieAddress, protocol: asyncio.Protocol) -> None:
+    await asyncio.get_running_loop().create_connection(lambda: protocol, address.host, address.port)
+
+
+class BookiePool:
+    """Connects to a bookie when it is first used, and again when it is used after a failure."""
+
+    def __init__(
+        self,
+        registry: BookieRegistry,
+        options: BookKeeperOptions,
+        chance: Chance,
+        tasks: TaskOwner,
+        open_transport: OpenTransport = open_tcp,
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        """Lost connections and time-outs by bookie."""
+        self._registry = registry
+        self._options = options
+        self._chance = chance
+        self._tasks = tasks
+        self._open_transport = open_transport
+        self._connections: dict[str, BookieConnection] = {}
+        self._failed_s: dict[str, float] = {}
+        self._quarantine = Quarantine(
+            options.quarantine_failures, options.quarantine_interval_ms, options.quarantine_ms
+        )
+        self._loop = asyncio.get_running_loop()
+        self._is_closing = False
+
+    def connection(self, bookie_id: str) -> BookieConnection:
+        """Return a connection. After a recent failure it is a closed one, whose requests fail at once."""
+        connection = self._connections.get(bookie_id)
+        if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
+            return connection
+        connection = BookieConnection(bookie_id, self._options, self._closed)
+        self._connections[bookie_id] = connection
+        address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
+        if address is None:
+            connection.close("the address of the bookie is not known")
+        elif self._is_closing:
+            connection.close("the client is closed")
+        else:
+            self._tasks.start(connection.connect(address, self._open_transport), f"connect {bookie_id}")
+        return connection
+
+    @asynccontextmanager
+    async def connected_v3(self, bookie_id: str) -> AsyncIterator[ConnectionV3]:
+        """Connect with protocol version 3 for the block. Raises BookieUnavailable."""
+        address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
+        connection = ConnectionV3(bookie_id, self._options)
+        try:
+            if address is None:
+                raise BookieUnavailable(f"The address of bookie {bookie_id} is not known.")
+            try:
+                async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+                    await self._open_transport(address, connection)
+            except OSError as error:  # a time-out too
+                raise BookieUnavailable(f"Bookie {bookie_id} cannot be reached: {error}") from error
+            yield connection
+        finally:
+            connection.close("closed by the client")
+
+    def choose(self, count: int, excluded: Collection[str] = ()) -> list[str]:
+        """Choose bookies for new entries. Raises NotEnoughBookies."""
+        writable = self._registry.writable()
+        self._quarantine.keep(writable)
+        now_ms = self._loop.time() * 1000
+        usable = [each for each in writable if each not in excluded]
+        healthy = [each for each in usable if not self._quarantine.contains(each, now_ms)]
+        return choose_bookies(count, healthy, set(usable).difference(healthy), self._chance)
+
+    def failed(self, bookie_id: str) -> None:
+        """Count a failure that a writer observed."""
+        self.failures[bookie_id] += 1
+        if self._quarantine.failed(bookie_id, self._loop.time() * 1000):
+            logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
+
+    def in_order_of_health(self, bookie_ids: Collection[str]) -> list[str]:
+        """Return the bookies in the given order, those whose last connection failed at the end."""
+        return sorted(bookie_ids, key=self._failed_s.__contains__)
+
+    def close(self) -> None:
+        self._is_closing = True
+        for connection in list(self._connections.values()):
+            connection.close("the client is closed")
+
+    def _is_waiting(self, bookie_id: str) -> bool:
+        failed_s = self._failed_s.get(bookie_id)
+        return failed_s is not None and self._loop.time() - failed_s < self._options.reconnect_ms / 1000
+
+    def _closed(self, connection: BookieConnection) -> None:
+        if self._is_closing:
+            return
+        self._failed_s.pop(connection.bookie_id, None)
+        self._failed_s[connection.bookie_id] = self._loop.time()
+        self.failed(connection.bookie_id)
+        logs.warning("bookie.disconnected", bookie=connection.bookie_id, reason=connection.close_reason)
+
+    def works(self, bookie_id: str) -> None:
+        """Record that the bookie answered, so that readers prefer it again."""
+        self._failed_s.pop(bookie_id, None)

@@ -1,0 +1,183 @@
+"""The BookKeeper client: creates, opens, recovers, closes and deletes ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from pybroker.bookkeeper.bookie_choice import Chance
+from pybroker.bookkeeper.bookie_connection import OpenTransport
+from pybroker.bookkeeper.bookie_pool import BookiePool, open_tcp
+from pybroker.bookkeeper.entry_format import EntryFormat
+from pybroker.bookkeeper.errors import (
+    BookKeeperError,
+    LedgerClosed,
+    LedgerExists,
+    MetadataUnknown,
+    NoSuchLedger,
+    WrongKey,
+)
+from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
+from pybroker.bookkeeper.ledger_reader import LedgerReader
+from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
+from pybroker.bookkeeper.ledger_writer import AppendListener, LedgerWriter, StoredEnsembles
+from pybroker.bookkeeper.messages_v3 import BookieSpace
+from pybroker.bookkeeper.metadata_store import BookieRegistry, LedgerMetadataStore
+from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
+from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.runtime.tasks import TaskOwner
+
+_TOKEN_BITS = 62
+
+
+class Randomness(Chance, Protocol):
+    """A source of randomness, such as `random.Random`."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class BookKeeperClient:
+    """Owns the connections to the bookies. `close` ends them; writers then report their pending entries as unknown."""
+
+    def __init__(
+        self,
+        store: LedgerMetadataStore,
+        registry: BookieRegistry,
+        options: BookKeeperOptions,
+        *,
+        chance: Randomness,
+        wall_ms: Callable[[], int],
+        open_transport: OpenTransport = open_tcp,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._options = options
+        self._chance = chance
+        self._wall_ms = wall_ms
+        self._tasks = TaskOwner("bookkeeper")
+        self.pool = BookiePool(registry, options, self._chance, self._tasks, open_transport)
+
+    async def create_ledger(
+        self, custom: Mapping[str, bytes] | None = None, listener: AppendListener | None = None
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer. Raises NotEnoughBookies, MetadataUnknown.
+
+        After MetadataUnknown the ledger may exist, empty and without a user.
+        """
+        options = self._options
+        while True:
+            ledger_id = await self._store.new_ledger_id()
+            ensemble = self.pool.choose(options.quorums.ensemble_size)
+            metadata = LedgerMetadata(
+                options.quorums,
+                options.digest_type,
+                options.password,
+                (Segment(0, tuple(ensemble)),),
+                created_ms=self._wall_ms(),
+                custom=dict(custom or {}),
+                token=self._chance.getrandbits(_TOKEN_BITS),
+            )
+            try:
+                known = await self._create(ledger_id, metadata)
+            except LedgerExists:
+                continue
+            return self._writer(ledger_id, known, listener)
+
+    async def _create(self, ledger_id: int, metadata: LedgerMetadata) -> VersionedMetadata:
+        """Store new metadata. After an unknown outcome, the token shows whether those found are ours."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._options.metadata_timeout_ms / 1000
+        while True:
+            try:
+                return VersionedMetadata(metadata, await self._store.create(ledger_id, metadata.encode()))
+            except MetadataUnknown:
+                if loop.time() >= deadline_s:
+                    raise
+                await asyncio.sleep(self._options.metadata_retry_ms / 1000)
+            except LedgerExists:
+                found = await read_metadata(self._store, ledger_id)
+                if found.metadata.token != metadata.token:
+                    raise
+                return found
+
+    def _writer(self, ledger_id: int, known: VersionedMetadata, listener: AppendListener | None) -> LedgerWriter:
+        recorder = StoredEnsembles(self._store, ledger_id, known, self._options)
+        metadata = known.metadata
+        format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
+        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._tasks, listener)
+
+    async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
+        """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
+
+        The result is final and decides all unknown entries: those up to its last entry are stored, later ones are not.
+        Another client may have recovered the ledger: it then has at least the entries that were reported as stored.
+        Raises MetadataUnknown, NoSuchLedger, and what a recovery raises, as long as the contents are not decided.
+        """
+        writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
+        await writer.drained()
+        ledger_id, recorder = writer.ledger_id, writer.recorder
+        assert isinstance(recorder, StoredEnsembles), "the writer of an open ledger"
+
+        def change(found: LedgerMetadata) -> LedgerMetadata | None:
+            if found.state is not LedgerState.OPEN:
+                return None
+            return found.closed(writer.last_confirmed, writer.confirmed_length_bytes)
+
+        known = await update_metadata(self._store, ledger_id, recorder.known, change, self._options)
+        if known.metadata.state is LedgerState.IN_RECOVERY:
+            known = await self._recovery(ledger_id, known.metadata.password).run()
+        if known.metadata.last_entry_id < writer.last_confirmed:
+            raise BookKeeperError(
+                f"Ledger {ledger_id} was closed by another client at entry {known.metadata.last_entry_id}, although entry"
+                f" {writer.last_confirmed} was stored: entries are lost."
+            )
+        return known.metadata
+
+    async def open_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
+        """Return a reader without recovery, as other users of an open ledger need it. Raises NoSuchLedger, WrongKey."""
+        known = await read_metadata(self._store, ledger_id)
+        return self._reader(ledger_id, known.metadata, password)
+
+    async def renew(self, reader: LedgerReader) -> None:
+        """Read the metadata of an open ledger again."""
+        reader.renewed((await read_metadata(self._store, reader.ledger_id)).metadata)
+
+    async def recover_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
+        """Fence and close the ledger unless it is closed, and return a reader. Errors: see `LedgerRecovery.run`."""
+        known = await self._recovery(ledger_id, self._options.password if password is None else password).run()
+        return self._reader(ledger_id, known.metadata, password)
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
+        return decode_metadata((await self._store.read(ledger_id)).value)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete the ledger's metadata; bookies free its space later. Unknown ids are ignored. Raises MetadataUnknown."""
+        try:
+            await self._store.delete(ledger_id)
+        except NoSuchLedger:
+            pass
+
+    async def list_ledgers(self) -> list[int]:
+        return await self._store.list_ledgers()
+
+    async def bookie_space(self, bookie_id: str) -> BookieSpace:
+        """Ask a bookie for the space of its disks. Raises BookieUnavailable and other errors of the bookie."""
+        async with self.pool.connected_v3(bookie_id) as connection:
+            return await connection.space()
+
+    async def close(self) -> None:
+        """Close all connections and end all tasks."""
+        self.pool.close()
+        await asyncio.sleep(0)  # the callbacks of pending requests
+        await self._tasks.close()
+
+    def _reader(self, ledger_id: int, metadata: LedgerMetadata, password: bytes | None) -> LedgerReader:
+        if metadata.password != (self._options.password if password is None else password):
+            raise WrongKey(f"The password of ledger {ledger_id} is wrong.")
+        format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
+        return LedgerReader(format_, metadata, self.pool, self._options)
+
+    def _recovery(self, ledger_id: int, password: bytes) -> LedgerRecovery:
+        return LedgerRecovery(ledger_id, password, self._store, self.pool, self._options, self._tasks)

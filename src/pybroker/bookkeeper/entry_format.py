@@ -1,0 +1,115 @@
+"""The bytes of an entry on the wire and on the disks of bookies: header, digest, payload.
+
+The header has the ids of ledger and entry, the last confirmed entry when this one was sent, and the payload bytes of the
+ledger up to and including this entry. The digest covers header and payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from pybroker.bookkeeper.errors import DamagedEntry
+
+_HEADER = struct.Struct(">qqqq")
+_pack_header = _HEADER.pack
+HEADER_SIZE = _HEADER.size
+_pack_u32 = struct.Struct(">I").pack
+_pack_u64 = struct.Struct(">Q").pack
+MASTER_KEY_SIZE = 20
+
+
+class DigestType(IntEnum):
+    """How entries are protected, with the numbers of the ledger's metadata."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+class Entry(NamedTuple):
+    """A stored entry. `last_confirmed` and `length_bytes` are those of the ledger when the entry was sent."""
+
+    entry_id: int
+    last_confirmed: int
+    length_bytes: int
+    payload: bytes
+
+
+class EntryFormat:
+    """Encodes, decodes and verifies the entries of one ledger."""
+
+    __slots__ = ("_digest", "digest_size", "ledger_id", "master_key")
+
+    def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key(password)
+        self._digest, self.digest_size = _digest_of(digest_type, password)
+
+    def pack(self, entry_id: int, last_confirmed: int, length_bytes: int, payload: bytes) -> bytes:
+        header = _pack_header(self.ledger_id, entry_id, last_confirmed, length_bytes)
+        return b"".join((header, self._digest(header, payload), payload))
+
+    def unpack(self, stored: bytes, entry_id: int | None) -> Entry:
+        """Decode and verify a stored entry, which must be `entry_id` unless that is None.
+
+        Raises DamagedEntry. The digest is checked first, so that an entry of another ledger is reported as such.
+        """
+        start = HEADER_SIZE + self.digest_size
+        if len(stored) < start:
+            raise DamagedEntry(
+                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; {start} are the least."
+            )
+        ledger_id, stored_id, last_confirmed, length_bytes = _HEADER.unpack_from(stored)
+        payload = stored[start:]
+        if self._digest(stored[:HEADER_SIZE], payload) != stored[HEADER_SIZE:start]:
+            raise DamagedEntry(f"Entry {entry_id} of ledger {self.ledger_id} does not match its digest.")
+        if ledger_id != self.ledger_id or (stored_id != entry_id if entry_id is not None else stored_id < 0):
+            raise DamagedEntry(
+                f"A bookie sent entry {stored_id} of ledger {ledger_id} instead of entry {entry_id} of ledger {self.ledger_id}."
+            )
+        if not -1 <= last_confirmed < stored_id or length_bytes < len(payload):
+            raise DamagedEntry(f"The header of entry {stored_id} of ledger {ledger_id} is not consistent.")
+        return Entry(stored_id, last_confirmed, length_bytes, payload)
+
+
+def master_key(password: bytes) -> bytes:
+    """Return the key that bookies compare for each writer and recovery of a ledger."""
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+def _digest_of(digest_type: DigestType, password: bytes) -> tuple[Callable[[bytes, bytes], bytes], int]:
+    if digest_type is DigestType.CRC32C:
+        return _crc32c, 4
+    if digest_type is DigestType.CRC32:
+        return _crc32, 8
+    if digest_type is DigestType.DUMMY:
+        return _nothing, 0
+    key = hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+
+    def mac(header: bytes, payload: bytes) -> bytes:
+        state = hmac.new(key, header, "sha1")
+        state.update(payload)
+        return state.digest()
+
+    return mac, 20
+
+
+def _crc32c(header: bytes, payload: bytes) -> bytes:
+    return _pack_u32(crc32c(payload, crc32c(header)))
+
+
+def _crc32(header: bytes, payload: bytes) -> bytes:
+    return _pack_u64(zlib.crc32(payload, zlib.crc32(header)))
+
+
+def _nothing(_header: bytes, _payload: bytes) -> bytes:
+    return b""

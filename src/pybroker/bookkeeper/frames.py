@@ -1,0 +1,143 @@
+"""Frames of protocol version 2: requests as bytes, and a reader of answers.
+
+A frame is its size (4 bytes) and a body; numbers are big-endian. An answer has no number of its request: except for
+batch reads, it is matched by operation, ledger and entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pybroker.bookkeeper.errors import InvalidAnswer
+
+ADD, READ, BATCH_READ = 1, 2, 7
+FENCE, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
+LAST_ENTRY = -1
+"""The entry id of a read that asks for the last entry that the bookie has."""
+
+_VERSION = 2 << 24
+_VERSION_MASK, _OPERATION_SHIFT, _OPERATION_MASK = 0xFF000000, 16, 0xFF
+_SIZE = struct.Struct(">I")
+_ADD = struct.Struct(">II20s")
+_READ = struct.Struct(">IIqq")
+_READ_WITH_KEY = struct.Struct(">IIqq20s")
+_BATCH_READ = struct.Struct(">IIqqqiq")
+_ANSWER = struct.Struct(">Iiqq")
+_unpack_framed_answer = struct.Struct(">IIiqq").unpack_from
+_REQUEST_ID = struct.Struct(">q")
+ANSWER_SIZE = _ANSWER.size
+_FRAMED_ANSWER_SIZE = 4 + ANSWER_SIZE
+_ADD_ANSWER_WORD = _VERSION | ADD << 16
+
+
+class Answer(NamedTuple):
+    """One answer. `body` is an entry, the entries of a batch, or empty; `request_id` is -1 except for batch reads."""
+
+    operation: int
+    code: int
+    ledger_id: int
+    entry_id: int
+    request_id: int
+    body: bytes
+
+
+def add_request(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
+    """Encode the request to store an entry, whose bytes name its ledger and id."""
+    return b"".join((_ADD.pack(24 + len(stored), _VERSION | ADD << 16 | flags, master_key), stored))
+
+
+def read_request(ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:
+    """Encode the request to read an entry. With `FENCE` the bookie needs the master key."""
+    word = _VERSION | READ << 16 | flags
+    if flags & FENCE:
+        return _READ_WITH_KEY.pack(40, word, ledger_id, entry_id, master_key)
+    return _READ.pack(20, word, ledger_id, entry_id)
+
+
+def batch_read_request(ledger_id: int, first_entry_id: int, request_id: int, max_count: int, max_bytes: int) -> bytes:
+    word = _VERSION | BATCH_READ << 16
+    return _BATCH_READ.pack(40, word, ledger_id, first_entry_id, request_id, max_count, max_bytes)
+
+
+def batch_entries(body: bytes) -> list[bytes]:
+    """Split the body of a batch answer into stored entries. Raises InvalidAnswer."""
+    entries = []
+    start, end = 0, len(body)
+    while start < end:
+        if end - start < 4:
+            raise InvalidAnswer("A batch of entries ends inside of a size.")
+        (size,) = _SIZE.unpack_from(body, start)
+        if size > end - start - 4:
+            raise InvalidAnswer(f"An entry of a batch has {size} bytes; {end - start - 4} are left.")
+        entries.append(body[start + 4 : start + 4 + size])
+        start += 4 + size
+    return entries
+
+
+class AnswerReader:
+    """Divides the bytes of a connection into answers. After InvalidAnswer the connection must be closed."""
+
+    __slots__ = ("_max_frame_bytes", "_missing_bytes", "_parts", "_rest")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._rest = b""
+        self._parts: list[bytes] = []
+        self._missing_bytes = 0
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Return the answers that are complete with `data`, in their order. Raises InvalidAnswer."""
+        if self._missing_bytes > 0:  # a large frame: joined once, when it is complete
+            self._parts.append(data)
+            self._missing_bytes -= len(data)
+            if self._missing_bytes > 0:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        elif self._rest:
+            data = self._rest + data
+        answers: list[Answer] = []
+        at, end = 0, len(data)
+        while end - at >= _FRAMED_ANSWER_SIZE:
+            size, word, code, ledger_id, entry_id = _unpack_framed_answer(data, at)
+            if size == ANSWER_SIZE and word == _ADD_ANSWER_WORD:
+                answers.append(Answer(ADD, code, ledger_id, entry_id, -1, b""))
+                at += _FRAMED_ANSWER_SIZE
+                continue
+            self._check_size(size)
+            if end - at - 4 < size:
+                break
+            answers.append(_decoded(data[at + 4 : at + 4 + size]))
+            at += 4 + size
+        self._keep(data, at)
+        return answers
+
+    def _check_size(self, size: int) -> None:
+        if not ANSWER_SIZE <= size <= self._max_frame_bytes:
+            raise InvalidAnswer(f"A frame of {size} bytes is not an answer; {self._max_frame_bytes} are the most.")
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep the incomplete frame at the end. Its size is checked as soon as it is known."""
+        self._rest, self._missing_bytes = b"", 0
+        rest = data[at:]
+        if len(rest) >= 4:
+            (size,) = _SIZE.unpack_from(rest)
+            self._check_size(size)
+            self._missing_bytes = 4 + size - len(rest)
+            self._parts.append(rest)
+        else:
+            self._rest = rest
+
+
+def _decoded(body: bytes) -> Answer:
+    word, code, ledger_id, entry_id = _ANSWER.unpack_from(body)
+    operation = word >> _OPERATION_SHIFT & _OPERATION_MASK
+    if word & _VERSION_MASK != _VERSION or operation not in {ADD, READ, BATCH_READ}:
+        raise InvalidAnswer(f"A frame with the header {word:#010x} is not an answer of version 2.")
+    if operation != BATCH_READ:
+        return Answer(operation, code, ledger_id, entry_id, -1, body[ANSWER_SIZE:])
+    if len(body) < ANSWER_SIZE + 8:
+        raise InvalidAnswer("The answer to a batch read has no request id.")
+    (request_id,) = _REQUEST_ID.unpack_from(body, ANSWER_SIZE)
+    return Answer(operation, code, ledger_id, entry_id, request_id, body[ANSWER_SIZE + 8 :])

@@ -1,0 +1,29 @@
+"""Names of ledgers below the root node of BookKeeper, as its hierarchical ledger manager gives them."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_SHORT_DIGITS, _LONG_DIGITS = 10, 19
+_SHORT_CUTS, _LONG_CUTS = (2, 6), (3, 7, 11, 15)
+_SHORT = re.compile(r"(\d{2})/(\d{4})/L(\d{4})")
+_LONG = re.compile(r"(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})")
+MAX_LEDGER_ID = (1 << 63) - 1
+
+
+def ledger_path(ledger_id: int) -> str:
+    """Return the path below the root: 00/0000/L0015, or five parts for ids of more than ten digits."""
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise ValueError(f"{ledger_id} is not a ledger id")
+    is_short = ledger_id < 10**_SHORT_DIGITS
+    digits = f"{ledger_id:0{_SHORT_DIGITS if is_short else _LONG_DIGITS}d}"
+    cuts = (0, *(_SHORT_CUTS if is_short else _LONG_CUTS), len(digits))
+    parts = [digits[start:end] for start, end in pairwise(cuts)]
+    return "/".join((*parts[:-1], "L" + parts[-1]))
+
+
+def ledger_id_of(path: str) -> int | None:
+    """Return the id of the ledger with this path below the root; None for other nodes."""
+    found = _SHORT.fullmatch(path) or _LONG.fullmatch(path)
+    return int("".join(found.groups())) if found is not None else None

@@ -1,0 +1,74 @@
+"""The interfaces to the metadata of ledgers and to the list of bookies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class StoredMetadata(NamedTuple):
+    """Encoded metadata of a ledger and its version."""
+
+    value: bytes
+    version: int
+
+
+class LedgerMetadataStore(ABC):
+    """Metadata of ledgers by id, with versions. Raises BookKeeperError and its subclasses only."""
+
+    @abstractmethod
+    async def new_ledger_id(self) -> int:
+        """Return an id that was never returned before, larger than all earlier ones. Ids have gaps. Raises MetadataUnknown."""
+
+    @abstractmethod
+    async def create(self, ledger_id: int, value: bytes) -> int:
+        """Store the metadata of a new ledger and return its version. Raises LedgerExists, MetadataUnknown."""
+
+    @abstractmethod
+    async def read(self, ledger_id: int) -> StoredMetadata:
+        """Raises NoSuchLedger, MetadataUnknown."""
+
+    @abstractmethod
+    async def write(self, ledger_id: int, value: bytes, version: int) -> int:
+        """Replace the metadata if it has this version, and return the new version.
+
+        Raises MetadataConflict, NoSuchLedger, and MetadataUnknown if the change may have happened.
+        """
+
+    @abstractmethod
+    async def delete(self, ledger_id: int) -> None:
+        """Delete the ledger; unknown ids are ignored. Bookies free its space later. Raises MetadataUnknown."""
+
+    @abstractmethod
+    async def list_ledgers(self) -> list[int]:
+        """Return the ids of all ledgers of the cluster, ascending. Raises MetadataUnknown."""
+
+
+class BookieAddress(NamedTuple):
+    """Where a bookie listens."""
+
+    host: str
+    port: int
+
+
+class BookieRegistry(ABC):
+    """The bookies of the cluster, as last known."""
+
+    @abstractmethod
+    def writable(self) -> Mapping[str, BookieAddress]:
+        """Return the bookies that take entries."""
+
+    @abstractmethod
+    def address_of(self, bookie_id: str) -> BookieAddress | None:
+        """Return the address of a bookie, also of a read-only one or one that stopped; None if it was never known."""
+
+    @abstractmethod
+    async def refresh(self) -> None:
+        """Read the list again. Raises MetadataUnknown."""
+
+
+def address_in_id(bookie_id: str) -> BookieAddress | None:
+    """Return the address in the id of a bookie, which is host:port unless its operator chose another text."""
+    host, colon, port = bookie_id.rpartition(":")
+    return BookieAddress(host, int(port)) if colon and host and port.isascii() and port.isdigit() else None

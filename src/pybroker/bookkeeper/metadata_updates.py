@@ -1,0 +1,69 @@
+"""Changes of a ledger's metadata by comparison of versions, repeated until they happened or cannot happen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from pybroker.bookkeeper.errors import MetadataConflict, MetadataUnknown
+from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, decode_metadata
+from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
+from pybroker.bookkeeper.options import BookKeeperOptions
+
+
+class VersionedMetadata(NamedTuple):
+    """Metadata as read or written, with the version for the next change."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+Change: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata | None]
+"""Returns the metadata to write, or None if those found are as wanted. Raises if the change is not possible any more."""
+
+
+async def read_metadata(store: LedgerMetadataStore, ledger_id: int) -> VersionedMetadata:
+    """Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
+    stored = await store.read(ledger_id)
+    return VersionedMetadata(decode_metadata(stored.value), stored.version)
+
+
+async def update_metadata(
+    store: LedgerMetadataStore, ledger_id: int, known: VersionedMetadata, change: Change, options: BookKeeperOptions
+) -> VersionedMetadata:
+    """Apply `change` and return the metadata as stored.
+
+    An unknown outcome is decided by reading again: `change` recognizes its own result. Raises MetadataUnknown after
+    `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and what `change` raises.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + options.metadata_timeout_ms / 1000
+    while True:
+        try:
+            wanted = change(known.metadata)
+            if wanted is None:
+                return known
+            return VersionedMetadata(wanted, await store.write(ledger_id, wanted.encode(), known.version))
+        except MetadataConflict:
+            pass
+        except MetadataUnknown:
+            await _pause(loop, deadline_s, options)
+        known = await _read_again(store, ledger_id, deadline_s, options)
+
+
+async def _read_again(
+    store: LedgerMetadataStore, ledger_id: int, deadline_s: float, options: BookKeeperOptions
+) -> VersionedMetadata:
+    while True:
+        try:
+            return await read_metadata(store, ledger_id)
+        except MetadataUnknown:
+            await _pause(asyncio.get_running_loop(), deadline_s, options)
+
+
+async def _pause(loop: asyncio.AbstractEventLoop, deadline_s: float, options: BookKeeperOptions) -> None:
+    """Wait before the next attempt. Raises the current error after the deadline."""
+    if loop.time() >= deadline_s:
+        raise MetadataUnknown(f"The metadata store did not answer within {options.metadata_timeout_ms:g} ms.")
+    await asyncio.sleep(options.metadata_retry_ms / 1000)

@@ -1,0 +1,59 @@
+"""Limits and time-outs of the client. Docstrings name the keys of Pulsar's broker.conf with the same meaning."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+
+from pybroker.bookkeeper.entry_format import DigestType
+from pybroker.bookkeeper.quorums import Quorums
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookKeeperOptions:
+    """Options of one client. All times are in milliseconds of the event loop's clock."""
+
+    quorums: Quorums = field(default_factory=lambda: Quorums(2, 2, 2))
+    """managedLedgerDefaultEnsembleSize, managedLedgerDefaultWriteQuorum, managedLedgerDefaultAckQuorum."""
+    digest_type: DigestType = DigestType.CRC32C
+    """managedLedgerDigestType."""
+    password: bytes = b""
+    """managedLedgerPassword."""
+    connect_timeout_ms: float = 10_000
+    add_timeout_ms: float = 5_000
+    """A bookie that does not answer an add within this time is replaced (bookkeeperClientTimeoutInSeconds)."""
+    read_timeout_ms: float = 5_000
+    """A bookie that does not answer a read within this time is skipped (bookkeeperClientTimeoutInSeconds)."""
+    append_timeout_ms: float = 30_000
+    """An entry that is not confirmed within this time, over all bookies that are tried, ends the writer."""
+    metadata_timeout_ms: float = 30_000
+    """How long a change of a ledger's metadata is tried."""
+    metadata_retry_ms: float = 100
+    reconnect_ms: float = 200
+    """For this time after a failed connection, requests to the bookie fail at once."""
+    quarantine_failures: int = 5
+    """bookkeeperClientHealthCheckErrorThresholdPerInterval."""
+    quarantine_interval_ms: float = 60_000
+    """bookkeeperClientHealthCheckIntervalSeconds."""
+    quarantine_ms: float = 1_800_000
+    """bookkeeperClientQuarantineTimeInSeconds."""
+    max_frame_bytes: int = 5 * _MIB + 10 * 1024
+    """Largest request and answer; not more than the bookies' nettyMaxFrameSizeBytes."""
+    max_pending_entries: int = 10_000
+    """Unconfirmed entries of one writer. More are refused."""
+    max_pending_bytes: int = 64 * _MIB
+    """Payload bytes of the unconfirmed entries of one writer. More are refused."""
+    max_bookie_bytes: int = 64 * _MIB
+    """Unanswered bytes of one bookie, over all writers. Appends to it are refused above."""
+    max_concurrent_reads: int = 64
+    """Single-entry reads in flight of one read call."""
+    max_concurrent_recovery_reads: int = 16
+    """Entries that a recovery reads ahead."""
+    use_batch_reads: bool = True
+    """bookkeeperEnableBatchRead. Only ledgers whose write quorum is their ensemble are read in batches."""
+    max_batch_bytes: int = 4 * _MIB
+    max_batch_entries: int = 1_000
+    tls: ssl.SSLContext | None = None
+    """bookkeeperTLSClientAuthentication and its neighbours. Bookies speak TLS in protocol version 3 only."""

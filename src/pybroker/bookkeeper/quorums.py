@@ -1,0 +1,108 @@
+"""Rules of ensembles and quorums: which bookies store an entry, and what answers prove.
+
+Entry e is stored on the bookies of the ensemble with the indexes (e + i) mod E, i < W. It is confirmed when A of them have
+stored it and all earlier entries are confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pybroker.bookkeeper.errors import NoSuchEntry, NoSuchLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Quorums:
+    """Sizes of the ensemble, the write quorum and the ack quorum."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            raise ValueError(
+                f"ensemble {self.ensemble_size}, write quorum {self.write_quorum} and ack quorum {self.ack_quorum}"
+                " must not increase from the first to the last, and 1 is the least"
+            )
+
+    def write_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Return the indexes of the bookies of entry e at e mod E, in the order in which readers ask them."""
+        size = self.ensemble_size
+        return tuple(tuple((first + i) % size for i in range(self.write_quorum)) for first in range(size))
+
+    @property
+    def missing_proof(self) -> int:
+        """The number of bookies of a write set without the entry which proves that it was never confirmed, and never will be if
+        the ledger is fenced on them."""
+        return self.write_quorum - self.ack_quorum + 1
+
+
+class FenceCoverage:
+    """Tells when so many bookies of an ensemble are fenced that no entry can be confirmed any more."""
+
+    def __init__(self, quorums: Quorums) -> None:
+        self._quorums = quorums
+        self._fenced: set[int] = set()
+
+    def fenced(self, index: int) -> None:
+        self._fenced.add(index)
+
+    def is_covered(self) -> bool:
+        """Return whether in each write set fewer than A bookies are not fenced."""
+        return all(
+            sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
+            for write_set in self._quorums.write_sets()
+        )
+
+
+def replaced_indexes(old: Sequence[str], new: Sequence[str]) -> tuple[int, ...]:
+    assert len(old) == len(new), "an ensemble keeps its size"
+    return tuple(index for index, (before, after) in enumerate(zip(old, new, strict=True)) if before != after)
+
+
+_MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
+
+
+class Verdict(Enum):
+    """What the answers so far prove."""
+
+    OPEN = "open"
+    FOUND = "found"
+    MISSING = "missing"
+    UNDECIDED = "undecided"
+    """All bookies answered, and too few of them know whether the entry exists."""
+
+
+class EntrySearch:
+    """Decides whether an entry is part of the ledger. One valid replica is enough, even if no client was told that it is stored.
+
+    That it is missing is decided only after all bookies answered or failed, so that the entry is found wherever a
+    reachable bookie has it.
+    """
+
+    def __init__(self, quorums: Quorums) -> None:
+        self._unanswered = quorums.write_quorum
+        self._missing_proof = quorums.missing_proof
+        self._missing = 0
+        self._is_found = False
+
+    def found(self) -> None:
+        self._unanswered -= 1
+        self._is_found = True
+
+    def answered(self, code: int) -> None:
+        """Take an answer without a valid entry."""
+        self._unanswered -= 1
+        if code in _MISSING:
+            self._missing += 1
+
+    @property
+    def verdict(self) -> Verdict:
+        if self._is_found:
+            return Verdict.FOUND
+        if self._unanswered > 0:
+            return Verdict.OPEN
+        return Verdict.MISSING if self._missing >= self._missing_proof else Verdict.UNDECIDED

@@ -1,0 +1,245 @@
+"""Ledger metadata and the list of bookies in ZooKeeper, where BookKeeper's Java client keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from pybroker.bookkeeper.bookkeeper_pb2 import BookieServiceInfo
+from pybroker.bookkeeper.errors import LedgerExists, MetadataConflict, MetadataUnknown, NoSuchLedger
+from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
+from pybroker.bookkeeper.metadata_store import (
+    BookieAddress,
+    BookieRegistry,
+    LedgerMetadataStore,
+    StoredMetadata,
+    address_in_id,
+)
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.zookeeper import CreateMode, NodeEvent, SessionEvent, Watch, ZooKeeperClient, ZooKeeperError
+from pybroker.zookeeper.errors import BadVersion, NodeExists, NoNode, NotEmpty
+
+_MAX_SHORT_ID = (1 << 31) - 1
+_HIGH_ORDER_DIGITS = 10
+_READ_ONLY = "readonly"
+
+
+class ZooKeeperLedgerMetadata(LedgerMetadataStore):
+    """Metadata below `root`, in the nodes of the hierarchical ledger manager."""
+
+    def __init__(self, client: ZooKeeperClient, root: str = "/ledgers") -> None:
+        self._client = client
+        self._root = root
+
+    async def new_ledger_id(self) -> int:
+        """Return the number of a new sequential node, which is deleted again.
+
+        From 2^31 on, the cluster has the node idgen-long; its newest child has the high bits of the id, and a number of its own
+        for the low bits.
+        """
+        try:
+            if await self._client.exists(f"{self._root}/idgen-long") is None:
+                number = await self._next_number(f"{self._root}/idgen/ID-")
+                if 0 <= number <= _MAX_SHORT_ID:
+                    return number
+                await self._client.create(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}", makes_parents=True)
+            return await self._long_id()
+        except NodeExists:
+            return await self._long_id()
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+
+    async def _long_id(self) -> int:
+        try:
+            parent = f"{self._root}/idgen-long"
+            high = max(
+                (int(name[4:]) for name in await self._client.children(parent) if name.startswith("HOB-")), default=1
+            )
+            while True:
+                low = await self._next_number(f"{parent}/HOB-{high:0{_HIGH_ORDER_DIGITS}d}/ID-")
+                if 0 <= low <= _MAX_SHORT_ID:
+                    return high << 32 | low
+                high += 1
+        except (ZooKeeperError, ValueError) as error:
+            raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+
+    async def _next_number(self, prefix: str) -> int:
+        path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL, makes_parents=True)
+        try:
+            await self._client.delete(path)
+        except ZooKeeperError:
+            pass  # It disappears with the session.
+        return int(path[len(prefix) :])
+
+    def _path(self, ledger_id: int) -> str:
+        return f"{self._root}/{ledger_path(ledger_id)}"
+
+    async def create(self, ledger_id: int, value: bytes) -> int:
+        try:
+            _, stat = await self._client.create(self._path(ledger_id), value, makes_parents=True)
+        except NodeExists as error:
+            raise LedgerExists(f"Ledger {ledger_id} exists already.") from error
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"Ledger {ledger_id} may be created or not: {error}") from error
+        return stat.version
+
+    async def read(self, ledger_id: int) -> StoredMetadata:
+        try:
+            value, stat = await self._client.get(self._path(ledger_id))
+        except NoNode as error:
+            raise NoSuchLedger(f"Ledger {ledger_id} does not exist.") from error
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"The metadata of ledger {ledger_id} cannot be read: {error}") from error
+        return StoredMetadata(value, stat.version)
+
+    async def write(self, ledger_id: int, value: bytes, version: int) -> int:
+        try:
+            stat = await self._client.set(self._path(ledger_id), value, version)
+        except BadVersion as error:
+            raise MetadataConflict(f"The metadata of ledger {ledger_id} was changed by another client.") from error
+        except NoNode as error:
+            raise NoSuchLedger(f"Ledger {ledger_id} does not exist.") from error
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"The metadata of ledger {ledger_id} may be changed or not: {error}") from error
+        return stat.version
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete the node, and its parents as far as they are empty, as the Java client does."""
+        path = self._path(ledger_id)
+        try:
+            await self._client.delete(path)
+        except NoNode:
+            return
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"Ledger {ledger_id} may be deleted or not: {error}") from error
+        parent = path.rpartition("/")[0]
+        while parent != self._root:
+            try:
+                await self._client.delete(parent)
+            except (NotEmpty, NoNode):
+                return
+            except ZooKeeperError:
+                return  # Empty parents are harmless.
+            parent = parent.rpartition("/")[0]
+
+    async def list_ledgers(self) -> list[int]:
+        try:
+            return sorted(await self._ledgers_below(""))
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"The ledgers cannot be listed: {error}") from error
+
+    async def _ledgers_below(self, prefix: str) -> list[int]:
+        try:
+            names = await self._client.children(f"{self._root}/{prefix}".rstrip("/"))
+        except NoNode:
+            return []
+        found = []
+        for name in names:
+            ledger_id = ledger_id_of(prefix + name)
+            if ledger_id is not None:
+                found.append(ledger_id)
+            elif name.isascii() and name.isdigit():
+                found += await self._ledgers_below(f"{prefix}{name}/")
+        return found
+
+
+class ZooKeeperBookies(BookieRegistry):
+    """The bookies that are registered below `root`; the list follows their changes."""
+
+    def __init__(self, client: ZooKeeperClient, root: str = "/ledgers") -> None:
+        self._client = client
+        self._parents = (f"{root}/available", f"{root}/available/{_READ_ONLY}")
+        self._addresses: dict[str, BookieAddress] = {}
+        self._writable: dict[str, BookieAddress] = {}
+        self._watches: list[Watch] = []
+        self._tasks = TaskOwner("bookies")
+        self._is_refreshing = False
+        self._is_outdated = False
+
+    async def start(self) -> None:
+        """Read the list and follow it. Raises MetadataUnknown."""
+        self._watches = [self._client.watch(each, self._changed, is_recursive=False) for each in self._parents]
+        self._client.listen(self._session_changed)
+        await self.refresh()
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.remove()
+        self._watches.clear()
+        await self._tasks.close()
+
+    def writable(self) -> Mapping[str, BookieAddress]:
+        return self._writable
+
+    def address_of(self, bookie_id: str) -> BookieAddress | None:
+        return self._addresses.get(bookie_id)
+
+    async def refresh(self) -> None:
+        try:
+            writable = await self._registered(self._parents[0])
+            read_only = await self._registered(self._parents[1])
+        except ZooKeeperError as error:
+            raise MetadataUnknown(f"The list of bookies cannot be read: {error}") from error
+        self._addresses |= read_only | writable
+        self._writable = writable
+
+    async def _registered(self, parent: str) -> dict[str, BookieAddress]:
+        """Return the bookies below `parent`; those without an address are left out."""
+        found: dict[str, BookieAddress] = {}
+        try:
+            names = await self._client.children(parent)
+        except NoNode:
+            return found
+        for name in names:
+            if name == _READ_ONLY:
+                continue
+            try:
+                value, _ = await self._client.get(f"{parent}/{name}")
+            except NoNode:
+                continue
+            address = _address_in(value) or address_in_id(name)
+            if address is not None:
+                found[name] = address
+        return found
+
+    def _changed(self, _event: NodeEvent) -> None:
+        self._is_outdated = True
+        if not self._is_refreshing and self._watches:
+            self._is_refreshing = True
+            self._tasks.start(self._refresh(), "refresh")
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if event in {SessionEvent.RECONNECTED, SessionEvent.RENEWED} and self._watches:
+            self._is_outdated = True
+            if not self._is_refreshing:
+                self._is_refreshing = True
+                self._tasks.start(self._refresh(), "refresh")
+
+    async def _refresh(self) -> None:
+        try:
+            while self._is_outdated:
+                self._is_outdated = False
+                try:
+                    await self.refresh()
+                except MetadataUnknown as error:
+                    logs.warning("bookies.not_listed", error=error)
+                    self._is_outdated = True
+                    await asyncio.sleep(1)
+        finally:
+            self._is_refreshing = False
+
+
+def _address_in(value: bytes) -> BookieAddress | None:
+    """Return the address in the description of a bookie; None if it has none, as older bookies."""
+    info = BookieServiceInfo()
+    try:
+        info.ParseFromString(value)
+        for endpoint in info.endpoints:
+            if endpoint.protocol == "bookie-rpc" and endpoint.host and 0 < endpoint.port < 1 << 16:
+                return BookieAddress(endpoint.host, endpoint.port)
+    except (DecodeError, UnicodeDecodeError):  # texts are decoded when they are read
+        pass
+    return None

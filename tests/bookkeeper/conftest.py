@@ -1,0 +1,45 @@
+"""One ZooKeeper server and three bookies for all tests of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.bookkeeper_cluster import ROOT, BookKeeperCluster, bookkeeper_cluster
+
+from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions
+from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
+from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[BookKeeperCluster]:
+    with bookkeeper_cluster(3) as started:
+        yield started
+
+
+@asynccontextmanager
+async def connected(cluster: BookKeeperCluster, options: BookKeeperOptions) -> AsyncIterator[BookKeeperClient]:
+    """A client with its own session of ZooKeeper."""
+    zookeeper = ZooKeeperClient(
+        ServerAddresses.parse(cluster.zookeeper.address), ClientOptions(session_timeout_ms=10_000)
+    )
+    await zookeeper.start(30)
+    bookies = ZooKeeperBookies(zookeeper, ROOT)
+    await bookies.start()
+    expected = sum(each.is_running for each in cluster.bookies)
+    async with asyncio.timeout(60):
+        while len(bookies.writable()) < expected:  # noqa: ASYNC110  (a bookie listens before it is registered)
+            await asyncio.sleep(0.05)
+    client = BookKeeperClient(
+        ZooKeeperLedgerMetadata(zookeeper, ROOT), bookies, options, chance=random.Random(1), wall_ms=lambda: 1
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+        await bookies.close()
+        await zookeeper.close()
