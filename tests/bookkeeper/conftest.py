@@ -12,6 +12,7 @@ from tests.support.bookkeeper_cluster import ROOT, BookKeeperCluster, bookkeeper
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
+from pybroker.runtime.clock import Clock
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 
@@ -35,7 +36,7 @@ async def connected(cluster: BookKeeperCluster, options: BookKeeperOptions) -> A
         while len(bookies.writable()) < expected:  # noqa: ASYNC110  (a bookie listens before it is registered)
             await asyncio.sleep(0.05)
     client = BookKeeperClient(
-        ZooKeeperLedgerMetadata(zookeeper, ROOT), bookies, options, chance=random.Random(1), wall_ms=lambda: 1
+        ZooKeeperLedgerMetadata(zookeeper, ROOT), bookies, options, chance=random.SystemRandom(), clock=Clock()
     )
     try:
         yield client

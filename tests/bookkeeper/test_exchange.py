@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 from tests.bookkeeper.conftest import connected
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
 from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, LedgerWriter, Quorums
 from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import AppendUnknown, LedgerFenced, NoSuchEntry, NoSuchLedger, WrongKey
+from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperLedgerMetadata
 
 KINDS = (
     (Quorums(3, 2, 2), DigestType.CRC32C, b""),
@@ -108,6 +110,35 @@ async def test_second_client_fences_the_writer(cluster: BookKeeperCluster, use_b
         if use_batch_reads:
             assert not reader._without_batches, "bookies answer batch reads"
         await _require_fenced(writer)
+
+
+async def test_ids_rise_and_are_never_used_again(cluster: BookKeeperCluster) -> None:
+    async with connected(cluster, _options(KINDS[0])) as first, connected(cluster, _options(KINDS[0])) as second:
+        last = -1
+        for client in (first, second, first):
+            writer = await client.create_ledger()
+            assert writer.ledger_id > last
+            last = writer.ledger_id
+            await client.close_ledger(writer)
+            await client.delete_ledger(last)
+        store = first._store
+        assert isinstance(store, ZooKeeperLedgerMetadata)
+        counter = await store._client.exists("/ledgers/idgen")
+        assert counter is not None
+        assert counter.ephemeral_owner == 0, "a container is deleted without children, and would count from 0 again"
+
+
+def test_client_works_on_uvloop(cluster: BookKeeperCluster) -> None:
+    async def exchange() -> list[bytes]:
+        async with connected(cluster, _options(KINDS[0])) as client:
+            writer = await client.create_ledger()
+            await writer.add(b"one")
+            await writer.add(b"two")
+            assert (await client.bookie_space(writer.ensemble[0])).total_bytes > 0
+            reader = await client.recover_ledger(writer.ledger_id)
+            return [each.payload for each in await reader.read(0, 10, 1000)]
+
+    assert uvloop.run(exchange()) == [b"one", b"two"]
 
 
 async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:

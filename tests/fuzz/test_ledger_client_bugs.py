@@ -137,14 +137,14 @@ def _ensemble_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 def _ensemble_changes_during_recovery(patch: pytest.MonkeyPatch) -> None:
     """The writer changes the metadata whatever their state is."""
 
-    async def force(store: Any, ledger_id: int, known: Any, change: Change, options: Any) -> Any:
+    async def force(store: Any, ledger_id: int, known: Any, change: Change, *more: Any) -> Any:
         def forced(found: LedgerMetadata) -> LedgerMetadata | None:
             try:
                 return change(found)
             except BookKeeperError:
                 return change(known.metadata)
 
-        return await update_metadata(store, ledger_id, known, forced, options)
+        return await update_metadata(store, ledger_id, known, forced, *more)
 
     patch.setattr(ledger_writer, "update_metadata", force)
 
@@ -152,12 +152,12 @@ def _ensemble_changes_during_recovery(patch: pytest.MonkeyPatch) -> None:
 def _recovery_changes_ensembles_of_others(patch: pytest.MonkeyPatch) -> None:
     """A recovery closes the ledger although another one was faster."""
 
-    async def force(store: Any, ledger_id: int, known: Any, change: Change, options: Any) -> Any:
+    async def force(store: Any, ledger_id: int, known: Any, change: Change, *more: Any) -> Any:
         def forced(found: LedgerMetadata) -> LedgerMetadata | None:
             wanted = change(known.metadata)
             return wanted if wanted is not None and wanted.state.name == "CLOSED" else change(found)
 
-        return await update_metadata(store, ledger_id, known, forced, options)
+        return await update_metadata(store, ledger_id, known, forced, *more)
 
     patch.setattr(ledger_recovery, "update_metadata", force)
 

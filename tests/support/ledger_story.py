@@ -32,6 +32,7 @@ from pybroker.bookkeeper import (
 from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import DamagedEntry, EntryUnavailable, NoSuchEntry, TooManyPending
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, decode_metadata
+from pybroker.runtime.clock import Clock
 
 QUORUMS = (Quorums(1, 1, 1), Quorums(2, 2, 2), Quorums(3, 2, 2), Quorums(3, 3, 2), Quorums(3, 2, 1), Quorums(3, 3, 3))
 _WORDS = """
@@ -46,6 +47,16 @@ BOOKIES = 5
 def random_steps(seed: int, count: int) -> list[Step]:
     chance = Random(seed)
     return [(chance.choice(STEPS), chance.randrange(1 << 16)) for _ in range(count)]
+
+
+class LoopClock(Clock):
+    """The time of the running loop."""
+
+    def monotonic_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+    def wall_ms(self) -> int:
+        return int(self.monotonic_ms())
 
 
 class Story:
@@ -82,7 +93,7 @@ class Story:
             self.network,
             self.options,
             chance=self.chance,
-            wall_ms=lambda: 1,
+            clock=LoopClock(),
             open_transport=self.network.open_transport,
         )
         self.clients.append(client)

@@ -9,7 +9,7 @@ Rules without IO: `frames.py`, `messages_v3.py`, `entry_format.py` and `ledger_m
 
 API::
 
-    client = BookKeeperClient(store, registry, BookKeeperOptions(), chance=random.SystemRandom(), wall_ms=clock.wall_ms)
+    client = BookKeeperClient(store, registry, BookKeeperOptions(), chance=random.SystemRandom(), clock=runtime.clock)
     writer = await client.create_ledger({"application": b"pulsar"}, listener)
     entry_id = writer.append(payload, context)       # the listener is notified: stored, fenced or unknown
     metadata = await client.close_ledger(writer)     # decides unknown entries: stored up to metadata.last_entry_id

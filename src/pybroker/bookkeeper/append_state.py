@@ -25,19 +25,19 @@ class PendingEntry:
         "is_doubtful",
         "length_bytes",
         "refused",
-        "sent_s",
+        "sent_ms",
         "size_bytes",
     )
 
     def __init__(
-        self, entry_id: int, frame: bytes, size_bytes: int, length_bytes: int, context: object, sent_s: float
+        self, entry_id: int, frame: bytes, size_bytes: int, length_bytes: int, context: object, sent_ms: float
     ) -> None:
         self.entry_id = entry_id
         self.frame = frame
         self.size_bytes = size_bytes
         self.length_bytes = length_bytes
         self.context = context
-        self.sent_s = sent_s
+        self.sent_ms = sent_ms
         self.acked = 0
         self.refused = 0
         self.is_doubtful = False

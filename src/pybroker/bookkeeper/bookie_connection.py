@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from pybroker.bookkeeper.errors import OK, UNREACHABLE, InvalidAnswer
 from pybroker.bookkeeper.frames import ADD, BATCH_READ, READ, Answer, AnswerReader, batch_read_request, read_request
 from pybroker.bookkeeper.metadata_store import BookieAddress
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.runtime.clock import Clock
 
 _JOIN_BELOW_BYTES = 16 * 1024
 _CHECKS_PER_TIMEOUT = 4
@@ -42,7 +43,7 @@ class ReadResult(NamedTuple):
 
 
 class _Add:
-    __slots__ = ("entry_id", "frame", "index", "ledger_id", "listener", "sent_s")
+    __slots__ = ("entry_id", "frame", "index", "ledger_id", "listener", "sent_ms")
 
     def __init__(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
         self.listener = listener
@@ -50,16 +51,16 @@ class _Add:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.frame = frame
-        self.sent_s = 0.0
+        self.sent_ms = 0.0
 
 
 class _Read:
-    __slots__ = ("done", "frame", "sent_s")
+    __slots__ = ("done", "frame", "sent_ms")
 
     def __init__(self, frame: bytes, done: asyncio.Future[ReadResult]) -> None:
         self.frame = frame
         self.done = done
-        self.sent_s = 0.0
+        self.sent_ms = 0.0
 
 
 _Key: TypeAlias = tuple[int, int, int]
@@ -70,12 +71,15 @@ OpenTransport: TypeAlias = Callable[[BookieAddress, asyncio.Protocol], Awaitable
 class BookieConnection(asyncio.Protocol):
     """Connects by `connect`, which the owner runs as a task; requests may be made before."""
 
-    def __init__(self, bookie_id: str, options: BookKeeperOptions, closed: Callable[[BookieConnection], None]) -> None:
+    def __init__(
+        self, bookie_id: str, options: BookKeeperOptions, clock: Clock, closed: Callable[[BookieConnection], None]
+    ) -> None:
         self.bookie_id = bookie_id
         self.is_closed = False
         self.close_reason = ""
         self.unanswered_bytes = 0
         self._options = options
+        self._now_ms = clock.monotonic_ms
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
@@ -140,10 +144,9 @@ class BookieConnection(asyncio.Protocol):
         self._closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
         if self.is_closed:
-            transport.abort()
+            self._transport.abort()
         else:
             self._flush()
 
@@ -202,12 +205,12 @@ class BookieConnection(asyncio.Protocol):
         return done
 
     def _send_add(self, request: _Add) -> None:
-        request.sent_s = self._loop.time()
+        request.sent_ms = self._now_ms()
         self._adds[request.ledger_id, request.entry_id] = request
         self._write(request.frame)
 
     def _send_read(self, key: _Key, request: _Read) -> None:
-        request.sent_s = self._loop.time()
+        request.sent_ms = self._now_ms()
         self._reads[key] = request
         self._write(request.frame)
 
@@ -250,13 +253,13 @@ class BookieConnection(asyncio.Protocol):
     def _check_time(self) -> None:
         """Close the connection if the oldest add or read is too old. Requests are listed in the order of their sending."""
         self._timer = None
-        now_s = self._loop.time()
+        now_ms = self._now_ms()
         oldest_add = next(iter(self._adds.values()), None)
         oldest_read = next(iter(self._reads.values()), None)
         options = self._options
-        if oldest_add is not None and now_s - oldest_add.sent_s >= options.add_timeout_ms / 1000:
+        if oldest_add is not None and now_ms - oldest_add.sent_ms >= options.add_timeout_ms:
             self.close(f"no answer to an add in {options.add_timeout_ms:g} ms")
-        elif oldest_read is not None and now_s - oldest_read.sent_s >= options.read_timeout_ms / 1000:
+        elif oldest_read is not None and now_ms - oldest_read.sent_ms >= options.read_timeout_ms:
             self.close(f"no answer to a read in {options.read_timeout_ms:g} ms")
         elif self._adds or self._reads:
             self._arm()

@@ -14,6 +14,7 @@ from pybroker.bookkeeper.errors import BookieUnavailable
 from pybroker.bookkeeper.metadata_store import BookieAddress, BookieRegistry, address_in_id
 from pybroker.bookkeeper.options import BookKeeperOptions
 from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 
@@ -29,6 +30,7 @@ class BookiePool:
         registry: BookieRegistry,
         options: BookKeeperOptions,
         chance: Chance,
+        clock: Clock,
         tasks: TaskOwner,
         open_transport: OpenTransport = open_tcp,
     ) -> None:
@@ -40,11 +42,11 @@ class BookiePool:
         self._tasks = tasks
         self._open_transport = open_transport
         self._connections: dict[str, BookieConnection] = {}
-        self._failed_s: dict[str, float] = {}
+        self._failed_ms: dict[str, float] = {}
         self._quarantine = Quarantine(
             options.quarantine_failures, options.quarantine_interval_ms, options.quarantine_ms
         )
-        self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
@@ -52,7 +54,7 @@ class BookiePool:
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
             return connection
-        connection = BookieConnection(bookie_id, self._options, self._closed)
+        connection = BookieConnection(bookie_id, self._options, self._clock, self._closed)
         self._connections[bookie_id] = connection
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None:
@@ -84,7 +86,7 @@ class BookiePool:
         """Choose bookies for new entries. Raises NotEnoughBookies."""
         writable = self._registry.writable()
         self._quarantine.keep(writable)
-        now_ms = self._loop.time() * 1000
+        now_ms = self._clock.monotonic_ms()
         usable = [each for each in writable if each not in excluded]
         healthy = [each for each in usable if not self._quarantine.contains(each, now_ms)]
         return choose_bookies(count, healthy, set(usable).difference(healthy), self._chance)
@@ -92,12 +94,12 @@ class BookiePool:
     def failed(self, bookie_id: str) -> None:
         """Count a failure that a writer observed."""
         self.failures[bookie_id] += 1
-        if self._quarantine.failed(bookie_id, self._loop.time() * 1000):
+        if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
     def in_order_of_health(self, bookie_ids: Collection[str]) -> list[str]:
         """Return the bookies in the given order, those whose last connection failed at the end."""
-        return sorted(bookie_ids, key=self._failed_s.__contains__)
+        return sorted(bookie_ids, key=self._failed_ms.__contains__)
 
     def close(self) -> None:
         self._is_closing = True
@@ -105,17 +107,17 @@ class BookiePool:
             connection.close("the client is closed")
 
     def _is_waiting(self, bookie_id: str) -> bool:
-        failed_s = self._failed_s.get(bookie_id)
-        return failed_s is not None and self._loop.time() - failed_s < self._options.reconnect_ms / 1000
+        failed_ms = self._failed_ms.get(bookie_id)
+        return failed_ms is not None and self._clock.monotonic_ms() - failed_ms < self._options.reconnect_ms
 
     def _closed(self, connection: BookieConnection) -> None:
         if self._is_closing:
             return
-        self._failed_s.pop(connection.bookie_id, None)
-        self._failed_s[connection.bookie_id] = self._loop.time()
+        self._failed_ms.pop(connection.bookie_id, None)
+        self._failed_ms[connection.bookie_id] = self._clock.monotonic_ms()
         self.failed(connection.bookie_id)
         logs.warning("bookie.disconnected", bookie=connection.bookie_id, reason=connection.close_reason)
 
     def works(self, bookie_id: str) -> None:
         """Record that the bookie answered, so that readers prefer it again."""
-        self._failed_s.pop(bookie_id, None)
+        self._failed_ms.pop(bookie_id, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from pybroker.bookkeeper.bookie_choice import Chance
@@ -26,6 +26,7 @@ from pybroker.bookkeeper.messages_v3 import BookieSpace
 from pybroker.bookkeeper.metadata_store import BookieRegistry, LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 _TOKEN_BITS = 62
@@ -47,16 +48,16 @@ class BookKeeperClient:
         options: BookKeeperOptions,
         *,
         chance: Randomness,
-        wall_ms: Callable[[], int],
+        clock: Clock,
         open_transport: OpenTransport = open_tcp,
     ) -> None:
         self._store = store
         self._registry = registry
         self._options = options
         self._chance = chance
-        self._wall_ms = wall_ms
+        self._clock = clock
         self._tasks = TaskOwner("bookkeeper")
-        self.pool = BookiePool(registry, options, self._chance, self._tasks, open_transport)
+        self.pool = BookiePool(registry, options, self._chance, clock, self._tasks, open_transport)
 
     async def create_ledger(
         self, custom: Mapping[str, bytes] | None = None, listener: AppendListener | None = None
@@ -74,7 +75,7 @@ class BookKeeperClient:
                 options.digest_type,
                 options.password,
                 (Segment(0, tuple(ensemble)),),
-                created_ms=self._wall_ms(),
+                created_ms=self._clock.wall_ms(),
                 custom=dict(custom or {}),
                 token=self._chance.getrandbits(_TOKEN_BITS),
             )
@@ -86,13 +87,12 @@ class BookKeeperClient:
 
     async def _create(self, ledger_id: int, metadata: LedgerMetadata) -> VersionedMetadata:
         """Store new metadata. After an unknown outcome, the token shows whether those found are ours."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._options.metadata_timeout_ms / 1000
+        deadline_ms = self._clock.monotonic_ms() + self._options.metadata_timeout_ms
         while True:
             try:
                 return VersionedMetadata(metadata, await self._store.create(ledger_id, metadata.encode()))
             except MetadataUnknown:
-                if loop.time() >= deadline_s:
+                if self._clock.monotonic_ms() >= deadline_ms:
                     raise
                 await asyncio.sleep(self._options.metadata_retry_ms / 1000)
             except LedgerExists:
@@ -102,10 +102,10 @@ class BookKeeperClient:
                 return found
 
     def _writer(self, ledger_id: int, known: VersionedMetadata, listener: AppendListener | None) -> LedgerWriter:
-        recorder = StoredEnsembles(self._store, ledger_id, known, self._options)
+        recorder = StoredEnsembles(self._store, ledger_id, known, self._options, self._clock)
         metadata = known.metadata
         format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
-        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._tasks, listener)
+        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._clock, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
@@ -124,7 +124,7 @@ class BookKeeperClient:
                 return None
             return found.closed(writer.last_confirmed, writer.confirmed_length_bytes)
 
-        known = await update_metadata(self._store, ledger_id, recorder.known, change, self._options)
+        known = await update_metadata(self._store, ledger_id, recorder.known, change, self._options, self._clock)
         if known.metadata.state is LedgerState.IN_RECOVERY:
             known = await self._recovery(ledger_id, known.metadata.password).run()
         if known.metadata.last_entry_id < writer.last_confirmed:
@@ -180,4 +180,4 @@ class BookKeeperClient:
         return LedgerReader(format_, metadata, self.pool, self._options)
 
     def _recovery(self, ledger_id: int, password: bytes) -> LedgerRecovery:
-        return LedgerRecovery(ledger_id, password, self._store, self.pool, self._options, self._tasks)
+        return LedgerRecovery(ledger_id, password, self._store, self.pool, self._options, self._clock, self._tasks)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from pybroker.bookkeeper.errors import BookieUnavailable, BookKeeperError, InvalidAnswer
 from pybroker.bookkeeper.messages_v3 import (
@@ -78,8 +79,7 @@ class ConnectionV3(asyncio.Protocol):
             self._requests.pop(number, None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -37,6 +37,7 @@ from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadat
 from pybroker.bookkeeper.options import BookKeeperOptions
 from pybroker.bookkeeper.quorums import EntrySearch, FenceCoverage, Verdict
 from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 _FENCED_READ = FENCE | HIGH_PRIORITY
@@ -67,6 +68,7 @@ class LedgerRecovery:
         store: LedgerMetadataStore,
         pool: BookiePool,
         options: BookKeeperOptions,
+        clock: Clock,
         tasks: TaskOwner,
     ) -> None:
         self._format = EntryFormat(ledger_id, DigestType.CRC32C, password)
@@ -75,6 +77,7 @@ class LedgerRecovery:
         self._store = store
         self._pool = pool
         self._options = options
+        self._clock = clock
         self._tasks = tasks
 
     async def run(self) -> VersionedMetadata:
@@ -100,7 +103,7 @@ class LedgerRecovery:
         def change(found: LedgerMetadata) -> LedgerMetadata | None:
             return found.in_recovery() if found.state is LedgerState.OPEN else None
 
-        return await update_metadata(self._store, self._ledger_id, known, change, self._options)
+        return await update_metadata(self._store, self._ledger_id, known, change, self._options, self._clock)
 
     async def _recover(self, known: VersionedMetadata) -> VersionedMetadata:
         metadata = known.metadata
@@ -109,7 +112,7 @@ class LedgerRecovery:
         start = metadata.last_segment.first_entry_id
         # The writer's first entry is the one behind the last confirmed entry, which may be inside of the segment.
         position = replace(metadata, segments=(replace(metadata.last_segment, first_entry_id=last_confirmed + 1),))
-        writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._tasks)
+        writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._clock, self._tasks)
         last, length_bytes = last_confirmed, None
         reading: deque[tuple[list[str], list[asyncio.Future[ReadResult]]]] = deque()
         next_entry_id = last_confirmed + 1
@@ -218,4 +221,4 @@ class LedgerRecovery:
                 length_bytes=closed.length_bytes,
             )
 
-        return await update_metadata(self._store, self._ledger_id, known, change, self._options)
+        return await update_metadata(self._store, self._ledger_id, known, change, self._options, self._clock)

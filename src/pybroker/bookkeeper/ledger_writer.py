@@ -38,6 +38,7 @@ from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
 from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 _REFUSALS = frozenset({LedgerFenced.code, ReadOnlyBookie.code, TooManyRequests.code, WrongKey.code})
@@ -77,12 +78,18 @@ class StoredEnsembles(EnsembleRecorder):
     """Ensembles in the metadata store, for the owner of an open ledger."""
 
     def __init__(
-        self, store: LedgerMetadataStore, ledger_id: int, known: VersionedMetadata, options: BookKeeperOptions
+        self,
+        store: LedgerMetadataStore,
+        ledger_id: int,
+        known: VersionedMetadata,
+        options: BookKeeperOptions,
+        clock: Clock,
     ) -> None:
         self.known = known
         self._store = store
         self._ledger_id = ledger_id
         self._options = options
+        self._clock = clock
 
     async def record(self, first_entry_id: int, ensemble: tuple[str, ...]) -> None:
         own = self.known.metadata
@@ -97,7 +104,7 @@ class StoredEnsembles(EnsembleRecorder):
                 raise MetadataConflict(f"Another client changed the last ensemble of ledger {self._ledger_id}.")
             return found.with_ensemble(first_entry_id, ensemble)
 
-        self.known = await update_metadata(self._store, self._ledger_id, self.known, change, self._options)
+        self.known = await update_metadata(self._store, self._ledger_id, self.known, change, self._options, self._clock)
 
 
 class LedgerWriter:
@@ -110,6 +117,7 @@ class LedgerWriter:
         pool: BookiePool,
         recorder: EnsembleRecorder,
         options: BookKeeperOptions,
+        clock: Clock,
         tasks: TaskOwner,
         listener: AppendListener | None = None,
     ) -> None:
@@ -117,6 +125,7 @@ class LedgerWriter:
         self.ensemble_change_count = 0
         self._format = format_
         self._pool = pool
+        self._now_ms = clock.monotonic_ms
         self.recorder = recorder
         self._options = options
         self._tasks = tasks
@@ -226,7 +235,7 @@ class LedgerWriter:
         state = self._state
         if not state.pending:
             self._idle.clear()
-        state.push(PendingEntry(entry_id, frame, size_bytes, length_bytes, context, self._loop.time()))
+        state.push(PendingEntry(entry_id, frame, size_bytes, length_bytes, context, self._now_ms()))
         if self._timer is None:
             self._timer = self._loop.call_later(_CHECK_S, self._check_time)
         if state.failed:
@@ -313,7 +322,7 @@ class LedgerWriter:
         oldest = next(iter(self._state.pending.values()), None)
         if oldest is None:
             return
-        if self._loop.time() - oldest.sent_s >= self._options.append_timeout_ms / 1000:
+        if self._now_ms() - oldest.sent_ms >= self._options.append_timeout_ms:
             self._fail(
                 AppendUnknown(f"Entry {oldest.entry_id} is not confirmed in {self._options.append_timeout_ms:g} ms.")
             )

@@ -10,6 +10,7 @@ from pybroker.bookkeeper.errors import MetadataConflict, MetadataUnknown
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, decode_metadata
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.runtime.clock import Clock
 
 
 class VersionedMetadata(NamedTuple):
@@ -30,15 +31,19 @@ async def read_metadata(store: LedgerMetadataStore, ledger_id: int) -> Versioned
 
 
 async def update_metadata(
-    store: LedgerMetadataStore, ledger_id: int, known: VersionedMetadata, change: Change, options: BookKeeperOptions
+    store: LedgerMetadataStore,
+    ledger_id: int,
+    known: VersionedMetadata,
+    change: Change,
+    options: BookKeeperOptions,
+    clock: Clock,
 ) -> VersionedMetadata:
     """Apply `change` and return the metadata as stored.
 
     An unknown outcome is decided by reading again: `change` recognizes its own result. Raises MetadataUnknown after
     `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and what `change` raises.
     """
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + options.metadata_timeout_ms / 1000
+    deadline_ms = clock.monotonic_ms() + options.metadata_timeout_ms
     while True:
         try:
             wanted = change(known.metadata)
@@ -48,22 +53,22 @@ async def update_metadata(
         except MetadataConflict:
             pass
         except MetadataUnknown:
-            await _pause(loop, deadline_s, options)
-        known = await _read_again(store, ledger_id, deadline_s, options)
+            await _pause(clock, deadline_ms, options)
+        known = await _read_again(store, ledger_id, deadline_ms, options, clock)
 
 
 async def _read_again(
-    store: LedgerMetadataStore, ledger_id: int, deadline_s: float, options: BookKeeperOptions
+    store: LedgerMetadataStore, ledger_id: int, deadline_ms: float, options: BookKeeperOptions, clock: Clock
 ) -> VersionedMetadata:
     while True:
         try:
             return await read_metadata(store, ledger_id)
         except MetadataUnknown:
-            await _pause(asyncio.get_running_loop(), deadline_s, options)
+            await _pause(clock, deadline_ms, options)
 
 
-async def _pause(loop: asyncio.AbstractEventLoop, deadline_s: float, options: BookKeeperOptions) -> None:
+async def _pause(clock: Clock, deadline_ms: float, options: BookKeeperOptions) -> None:
     """Wait before the next attempt. Raises the current error after the deadline."""
-    if loop.time() >= deadline_s:
+    if clock.monotonic_ms() >= deadline_ms:
         raise MetadataUnknown(f"The metadata store did not answer within {options.metadata_timeout_ms:g} ms.")
     await asyncio.sleep(options.metadata_retry_ms / 1000)

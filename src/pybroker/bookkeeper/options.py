@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field
 
 from pybroker.bookkeeper.entry_format import DigestType
@@ -13,7 +12,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookKeeperOptions:
-    """Options of one client. All times are in milliseconds of the event loop's clock."""
+    """Options of one client. All times are in milliseconds."""
 
     quorums: Quorums = field(default_factory=lambda: Quorums(2, 2, 2))
     """managedLedgerDefaultEnsembleSize, managedLedgerDefaultWriteQuorum, managedLedgerDefaultAckQuorum."""
@@ -55,5 +54,3 @@ class BookKeeperOptions:
     """bookkeeperEnableBatchRead. Only ledgers whose write quorum is their ensemble are read in batches."""
     max_batch_bytes: int = 4 * _MIB
     max_batch_entries: int = 1_000
-    tls: ssl.SSLContext | None = None
-    """bookkeeperTLSClientAuthentication and its neighbours. Bookies speak TLS in protocol version 3 only."""

@@ -45,9 +45,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
                 number = await self._next_number(f"{self._root}/idgen/ID-")
                 if 0 <= number <= _MAX_SHORT_ID:
                     return number
-                await self._client.create(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}", makes_parents=True)
-            return await self._long_id()
-        except NodeExists:
+                await self._create_counter(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}")
             return await self._long_id()
         except ZooKeeperError as error:
             raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
@@ -67,12 +65,25 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
             raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
 
     async def _next_number(self, prefix: str) -> int:
-        path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL, makes_parents=True)
+        try:
+            path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL)
+        except NoNode:
+            await self._create_counter(prefix.rpartition("/")[0])
+            path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL)
         try:
             await self._client.delete(path)
         except ZooKeeperError:
             pass  # It disappears with the session.
         return int(path[len(prefix) :])
+
+    async def _create_counter(self, path: str) -> None:
+        """Create a node and its parents, which are never deleted: a container that was deleted would count from 0 again."""
+        names = path.removeprefix("/").split("/")
+        for count in range(1, len(names) + 1):
+            try:
+                await self._client.create("/" + "/".join(names[:count]))
+            except NodeExists:
+                continue
 
     def _path(self, ledger_id: int) -> str:
         return f"{self._root}/{ledger_path(ledger_id)}"
