@@ -73,7 +73,7 @@ def _change_tables_of_checkpoint(data: Path) -> str:
 def _add_fact_to_checkpoint(data: Path) -> str:
     """A newer version stores one more number."""
     _change(data / "checkpoint.db", f"INSERT INTO facts VALUES ('future', 7, {row_checksum('future', 7)})")
-    known = "this version of pybroker does not know its fact future: start the newer version that wrote it"
+    known = "this version of pybroker does not know its value future: start the newer version that wrote it"
     return f"checkpoint.db cannot be opened: {known}"
 
 

@@ -241,7 +241,7 @@ class TestEntriesThatCannotBeRead:
         ),
         "no such compression": (
             entry_of(metadata(compression=pb.LZ4, uncompressed_size=100), b"\xff" * 50),
-            "no LZ4 data",
+            "not valid LZ4 data",
             -1,
         ),
         "too large": (
