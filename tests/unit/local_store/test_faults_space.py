@@ -166,7 +166,7 @@ async def test_start_without_any_space_reports_it() -> None:
     disk = FaultDisk(capacity_bytes=CAPACITY_BYTES)
     it = FaultyStore(disk, FULL)
     it.fill_disk()
-    with pytest.raises(StoreError, match=r"checkpoint\.db cannot be opened: database or disk is full"):
+    with pytest.raises(StoreError, match=r"checkpoint\.db cannot be opened: the disk is full"):
         await it.open()
     it.free_disk()
     await it.open()

@@ -30,7 +30,7 @@ def test_exactly_once_needs_an_id_and_the_address_of_rest_and_no_topic() -> None
     level = {**URL, "delivery": "exactly-once", "sinkId": "mine"}
     with pytest.raises(InvalidOptions, match=r"admin\.url"):
         parse_write_options(level, is_stream=True)
-    with pytest.raises(InvalidOptions, match="delivery=exactly-once a name"):
+    with pytest.raises(InvalidOptions, match="with delivery=exactly-once set a unique name"):
         parse_write_options({**URL, "delivery": "exactly-once", "admin.url": "http://b:8080"}, is_stream=True)
     options = parse_write_options({**level, "admin.url": "http://b:8080"}, is_stream=True)
     assert (options.sink_id, options.topic, options.transaction_timeout_s) == ("mine", None, 600)

@@ -266,7 +266,7 @@ MISFITS = [
         "the payload columns a, b, but the topic's schema requires exactly one",
     ),
     ({"value": pa.int64()}, SchemaInfo("STRING"), "the column 'value' is int64, where the schema is STRING"),
-    ({"value": pa.int64()}, SchemaInfo("PROTOBUF_NATIVE"), "PROTOBUF_NATIVE schema; give its payloads ready-made"),
+    ({"value": pa.int64()}, SchemaInfo("PROTOBUF_NATIVE"), "PROTOBUF_NATIVE schema; write complete payloads"),
     ({"value": pa.int64()}, SchemaInfo("AVRO", b"nonsense"), "cannot be written by the topic's schema"),
     ({"other": pa.int64()}, SchemaInfo("KEY_VALUE"), "where KEY_VALUE takes 'key' and 'value'"),
 ]
