@@ -326,7 +326,7 @@ async def test_what_cannot_be_meant_is_refused_with_the_reason(broker: MemoryBro
         ("after=AAAA", "is not what `next`"),
         ("after=%ff", "is not what `next`"),
         ("after=WyJkcmFpbmluZyIsMV0", "is not what `next`"),
-        ("key=a&keyBase64=YQ==", "one of them"),
+        ("key=a&keyBase64=YQ==", "only one of key and keyBase64"),
         ("keyBase64=%21", "not Base64"),
         ("hash=5", "only Key_Shared has hashes"),
     ):

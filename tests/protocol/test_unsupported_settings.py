@@ -205,7 +205,8 @@ def test_every_policy_that_nothing_acts_on_is_in_the_table() -> None:
 def test_what_is_listed_is_read_by_nobody() -> None:
     """A row goes when its subject comes to life."""
     names = {name for row in TABLE for name in row.fields}
-    assert (names - {"persistence"}) & read_names() == set()
+    stored_only = {"persistence", "migrated"}  # copied between stored documents
+    assert (names - stored_only) & read_names() == set()
 
 
 # --- the documents ------------------------------------------------------------------------------------------------------
