@@ -91,7 +91,7 @@ def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
     """A body of the smallest accepted chunks."""
     body = (b"40\r\n" + b" " * 64 + b"\r\n") * (size_bytes // 70) + b"0\r\n\r\n"
-    head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     connection = _connected(broker)
     with contextlib.closing(connection):
         connection.connect()

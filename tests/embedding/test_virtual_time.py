@@ -170,9 +170,9 @@ def test_time_goes_on_while_the_broker_is_down_and_never_back(broker: BrokerThre
     broker.clock.advance(hours=1)
     broker.restart()
     assert consumer.receive(30_000).data() == b"later"
-    with pytest.raises(ValueError, match="forward"):
+    with pytest.raises(ValueError, match="moved back"):
         broker.clock.advance(hours=-1)
-    with pytest.raises(ValueError, match="forward"):
+    with pytest.raises(ValueError, match="moved back"):
         broker.clock.advance(milliseconds=float("nan"))
     for days in (float("inf"), 40_000):
         with pytest.raises(ValueError, match="hundred years"):

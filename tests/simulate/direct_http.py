@@ -59,7 +59,7 @@ class DirectHttp:
             else:
                 answer["body"] += message.get("body", b"")
 
-        headers = [(b"host", b"broker"), (b"content-type", b"application/json")]
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         if data:
             headers.append((b"content-length", str(len(data)).encode()))
         scope: dict[str, Any] = {
