@@ -103,7 +103,7 @@ class ConsumerLimit(Situation):
         return {
             "Explain consumer only": shows,
             "List the messages that consumer only": shows,
-            "Let each consumer hold 6 messages instead of 3": self.is_raised,
+            "Raise the limit of unacknowledged messages of each consumer of the topic from 3 to 6": self.is_raised,
             again: self.is_delivered_again,
         }
 
@@ -131,7 +131,7 @@ class SubscriptionLimit(Situation):
     def checks(self) -> Checks:
         return {
             "List the messages that consumer most": shows,
-            "Let each subscription of the topic hold 6 messages": self.is_raised,
+            "Raise the limit of unacknowledged messages of each subscription of the topic from 3 to 6": self.is_raised,
             "Disconnect consumer most: the other consumers receive what it has not acknowledged": self.is_taken_over,
         }
 
