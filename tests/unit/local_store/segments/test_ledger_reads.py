@@ -69,7 +69,9 @@ async def check_sums_and_times(store: LedgerStore, ledger_id: int) -> None:
         assert await store.index.message_count_of(ledger_id, BitMap(entry_ids)) == expected_count
     times = [time_of(payload) for payload in PAYLOADS]
     for wanted in (0, 1, 10, 995, 1000, 1001, 2505, 3990, 3991, 10**9):
-        low, high = await store.index.publish_time_span(ledger_id, wanted)
+        span = await store.index.publish_time_span(ledger_id, wanted)
+        assert span is not None
+        low, high = span
         first = bisect_left(times, wanted)
         assert 0 <= low <= first <= high <= end
         assert high - low < 200, "a span of points is 64 KiB"
