@@ -3,9 +3,11 @@
 The file system is a tmpfs of its own, which needs the right to mount.
 """
 
+import contextlib
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -29,6 +31,8 @@ MIB = 1 << 20
 BODY_BYTES = 100_000
 TELL_WITHIN_S = 1.0
 LATEST_S = 5.0
+PUBLISHING_S = 10.0
+MAX_LINES = 20  # twice maxClientEventsLoggedPerMinute: the test may run across the end of a minute
 
 
 class Ballast:
@@ -161,6 +165,36 @@ def test_publishing_is_refused_at_once_and_everything_else_goes_on(
     other.close()
     assert broker.stop() == 0
     verify(broker.data)
+
+
+def test_log_of_full_and_freed_disk_is_bounded_beside_a_reconnecting_client(
+    broker: BrokerProcess, file_system: Path
+) -> None:
+    ballast = Ballast(file_system)
+    client = new_client(broker.url)
+    client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    ballast.leave(40 * MIB)
+    receipted, _ = publish_until_refused(producer, 0)
+    refused = 0
+    end_s = time.monotonic() + PUBLISHING_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(pulsar.ProducerBlockedQuotaExceededException):
+            producer.send(body(receipted))
+            pytest.fail("the disk is not full")
+        refused += 1
+    assert refused > MAX_LINES, "the client reconnects after each refusal"
+    ballast.drop()
+    until_metric(broker, lambda is_refused: is_refused == 0, "pybroker_store_publishing_refused")
+    producer.send(body(receipted))
+    client.close()
+    assert broker.stop() == 0
+    events = Counter(line.split()[2] for line in broker.log.read_text().splitlines() if line[:1].isdigit())
+    assert (events["storage.full"], events["storage.space_available"], events["storage.failed"]) == (1, 1, 0)
+    for event in ("connection.opened", "connection.closed", "producer.created", "consumer.created"):
+        assert events[event] <= MAX_LINES, event
+    # The test may run across the end of an interval.
+    assert 1 <= events["client.reconnects_often"] <= 2
 
 
 def test_acknowledgements_with_a_receipt_on_a_full_disk_survive_a_kill(

@@ -63,8 +63,16 @@ class RatesClock(Clock):
 class MemoryBroker:
     """A running broker with helpers for tests."""
 
-    def __init__(self, service: BrokerService, clock: SetClock, server: HttpServer, rates_clock: RatesClock) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        clock: SetClock,
+        server: HttpServer,
+        rates_clock: RatesClock,
+        fullness: Fullness,
+    ) -> None:
         self.service = service
+        self.fullness = fullness
         self.clock = clock
         self.rates_clock = rates_clock
         self._server = server
@@ -185,7 +193,8 @@ async def memory_broker(
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
-    stores = MemoryStores(Fullness()).stores()
+    fullness = Fullness()
+    stores = MemoryStores(fullness).stores()
     service = await build(Runtime(config, clock), stores, limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True
@@ -195,7 +204,7 @@ async def memory_broker(
     server = HttpServer(service, None, rates_clock)
     await server.start()
     try:
-        yield MemoryBroker(service, clock, server, rates_clock)
+        yield MemoryBroker(service, clock, server, rates_clock, fullness)
     finally:
         await server.close(deadline_s=1)
         await service.close()

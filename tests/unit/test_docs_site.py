@@ -9,7 +9,7 @@ from tools.docs_pages import GENERATED_PAGES, SECURITY, configuration_keys
 from tools.generate_config import CONF, read_keys
 
 from pybroker.cli.command_table import COMMANDS
-from pybroker.model.findings import Code
+from pybroker.model.findings import GUIDE, Code
 
 BOX = "┌───┐\n│ a ├──▶ b\n└───┘\n"
 
@@ -76,6 +76,12 @@ def test_command_line_page_has_the_help_of_each_command() -> None:
 def test_finding_page_has_each_code_with_its_meaning() -> None:
     page = GENERATED_PAGES["reference/finding-codes.md"]()
     assert re.findall(r"^## (.+)\n\n(.+)$", page, re.MULTILINE) == [(code.value, code.meaning) for code in Code]
+
+
+def test_guide_that_findings_name_is_in_the_index_of_guides() -> None:
+    guides = CONF.parents[1] / "docs" / "how-to"
+    assert (guides / "explain.md").read_text().startswith(f"# {GUIDE}\n")
+    assert f"[{GUIDE}](explain.md)" in (guides / "index.md").read_text()
 
 
 def test_threat_model_has_the_tables_and_links_of_the_security_page() -> None:

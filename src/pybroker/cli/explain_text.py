@@ -97,8 +97,8 @@ class ExplainText:
         lines += self._wrapped(f"[{code}] {kind}{self._since(finding)}", INDENT, DIM)
         lines += self._evidence(finding)
         if finding.get("why"):
-            link = f" See {finding['link']}" if finding.get("link") else ""
-            lines += [Line(), *self._wrapped(f"Why: {finding['why']}{link}", INDENT)]
+            guide = f' See "{finding["guide"]}" in the how-to guides.' if finding.get("guide") else ""
+            lines += [Line(), *self._wrapped(f"Why: {finding['why']}{guide}", INDENT)]
         lines += self._what_to_do(finding)
         return lines
 

@@ -123,7 +123,7 @@ function findingItem(finding, rights, done) {
     h("p", { class: "sentence" }, badge(finding.waits ? "blocks messages" : "for information", finding.waits ? "bad" : "dim"), " ", finding.sentence),
     h("p", { class: "note" }, h("code", {}, finding.code), finding.since ? ` for ${duration(Date.now() - finding.since)}, since ${time(finding.since)}` : ""),
     evidence(finding),
-    finding.why && h("p", {}, h("b", {}, "Why: "), finding.why, finding.link && h("span", { class: "note" }, ` See ${finding.link}`)),
+    finding.why && h("p", {}, h("b", {}, "Why: "), finding.why, finding.guide && h("span", { class: "note" }, ` See "${finding.guide}" in the how-to guides.`)),
     finding.advice && h("p", {}, h("b", {}, "What to do: "), finding.advice),
     actions.length > 0 && h("ol", { class: "to-do" }, actions.map((action) => actionItem(action, rights, done))));
 }

@@ -14,8 +14,10 @@ from typing import Any, Self
 
 from pybroker.model.finding_evidence import evidence_shown
 
-EXPLANATION_PAGE = "docs/how-to/explain.md"
-"""The page that explains all codes."""
+GUIDE = "Find out why messages wait"
+"""Title of the how-to guide that explains all codes. A title, because an installed broker has no documentation files and
+knows no address of them.
+"""
 
 
 class Code(Enum):
@@ -579,7 +581,7 @@ class Finding:
         return {
             **self.as_short_json(),
             "why": self.code.meaning,
-            "link": EXPLANATION_PAGE,
+            "guide": GUIDE,
             "advice": self.code.advice,
             "evidence": evidence,
             **evidence_shown(evidence),

@@ -101,6 +101,10 @@ def set_level(level: str) -> None:
     _LOGGER.setLevel(_LEVELS[level])
 
 
+def is_debug() -> bool:
+    return _LOGGER.isEnabledFor(logging.DEBUG)
+
+
 def debug(event: str, /, **fields: object) -> None:
     _log(logging.DEBUG, event, None, fields)
 

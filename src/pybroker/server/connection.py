@@ -74,8 +74,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.memory_waits = MemoryWaits()
         self.list_turn = asyncio.Lock()  # locked while a topic list is built
         self.close_reason = ""
-        # Log once: a client repeats refused sends until there is disk space.
-        self._has_met_full_disk = False
         self._requests = 0  # weight of running requests
         self._decoder = Decoder()
         self._closed_producers = RecentIds()
@@ -415,16 +413,15 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._pauses.remove(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged; a full disk
-        once.
+        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged, but not a
+        full disk.
         """
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
-            is_full = isinstance(failure, StorageFull)
-            if not (is_full and self._has_met_full_disk):
+            # The store logs a full disk, once per change of state; its clients repeat refused requests.
+            if not isinstance(failure, StorageFull):
                 logs.warning("storage.failed", connection=self.address, error=str(failure))
-            self._has_met_full_disk = is_full
             return failure.answer()
         self.runtime.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
@@ -450,7 +447,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         producer = opened.producer
         self.producers[producer.producer_id] = opened
         self._closed_producers.discard(producer.producer_id)  # the client has reused the id
-        logs.info("producer.created", topic=opened.topic.name, producer=producer.name, connection=self.address)
+        if self.context.is_logged(self, "producer.created", str(opened.topic.name)):
+            logs.info("producer.created", topic=opened.topic.name, producer=producer.name, connection=self.address)
         self.send(producer_success(producer.request_id, opened))
 
     # --- peer --------------------------------------------------------------------------------------------------------

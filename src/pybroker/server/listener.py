@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
 from pybroker.server.connection import Connection
+from pybroker.server.repeated_events import INTERVAL_S
 
 if TYPE_CHECKING:
     from pybroker.runtime.network import Port
@@ -57,10 +58,13 @@ class Listener:
             await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
 
     async def watch(self) -> None:
-        """Send keep-alive pings, and close stalled and late unauthenticated connections, until cancelled."""
+        """Send keep-alive pings, close stalled and late unauthenticated connections, and log summaries of repeated
+        events, until cancelled.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_unauthenticated(), name="unauthenticated")
             group.create_task(self._keep_alive(), name="keep-alive")
+            group.create_task(self._report_repeated_events(), name="repeated-events")
 
     async def _watch_unauthenticated(self) -> None:
         while True:
@@ -77,6 +81,11 @@ class Listener:
                     self.context.connections[connection] = now_s + interval_s
                     connection.keep_alive_tick()
             self.context.close_stalled(2 * interval_s)
+
+    async def _report_repeated_events(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.context.report_repeated_events()
 
     def stop_reading(self) -> None:
         """Refuse new connections and stop reading existing ones. Received commands are still answered.
@@ -100,6 +109,7 @@ class Listener:
         except TimeoutError:
             self.abort()  # clients that do not read must not delay the stop
             await self.context.all_closed.wait()
+        self.context.report_repeated_events()
 
     def _close_ports(self) -> None:
         for bound, _ in self._ports:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pybroker.runtime import logs
 from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
+from pybroker.server.repeated_events import ClientId, RepeatedEvents
 from pybroker.waiting.slots import Slots
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ServerContext:
         self.connect_timeout_s = config.connect_command_timeout_ms / 1000
         self.max_pings_before_connect = config.max_pings_before_connect
         self._by_host: Counter[str] = Counter()
+        self._repeated_events = RepeatedEvents(config.max_client_events_logged_per_minute)
         self._stalled: dict[Connection, tuple[float, int]] = {}  # start in monotonic seconds, unsent bytes then
 
     def now_s(self) -> float:
@@ -148,7 +150,27 @@ class ServerContext:
         if not self._by_host[host]:
             del self._by_host[host]
         self.broker.broker_context.tasks.start(connection.tasks.close(), f"close {connection.address}")
-        logs.info("connection.closed", connection=connection.address, reason=reason)
+        if self.is_logged(connection, "connection.closed"):
+            logs.info("connection.closed", connection=connection.address, reason=reason)
+
+    def is_logged(self, connection: Connection, event: str, topic: str = "") -> bool:
+        """Count an event of attaching or detaching. Return whether to log it: a client that reconnects again and again
+        would fill the log.
+        """
+        is_due = self._repeated_events.add(ClientId(connection.host, connection.role or "none"), event, topic)
+        return is_due or logs.is_debug()
+
+    def report_repeated_events(self) -> None:
+        for summary in self._repeated_events.end_interval():
+            logs.warning(
+                "client.reconnects_often",
+                client=summary.client.host,
+                role=summary.client.role,
+                connections_opened=summary.unlogged["connection.opened"],
+                connections_closed=summary.unlogged["connection.closed"],
+                producers_created=summary.unlogged["producer.created"],
+                consumers_created=summary.unlogged["consumer.created"],
+            )
 
     def connection_limit(self, connection: Connection) -> str:
         """Return the key of the exceeded connection limit, or "". Unauthenticated connections are not counted."""

@@ -84,6 +84,28 @@ async def test_full_disk_refuses_appends_and_takes_acks_until_space_returns(
     await again.store.close()
 
 
+async def test_full_and_freed_disk_is_logged_once_each_beside_publishing(caplog: pytest.LogCaptureFixture) -> None:
+    it = await small_store()
+    ledger_id = await it.store.create_ledger()
+    with caplog.at_level("INFO", "pybroker"):
+        await it.append(ledger_id, 0, b"stored")
+        it.fill_disk()
+        await it.until(it.store.refusal)
+        for _ in range(200):
+            with pytest.raises(StorageFull):
+                it.listener.append(it.store, ledger_id, 1, [b"refused"])
+            await turns(5)
+        it.listener.open_runs = 0
+        it.free_disk()
+        await it.has_space()
+        for entry_id in range(1, 100):
+            await it.append(ledger_id, entry_id, b"stored")
+    events = [record.getMessage() for record in caplog.records]
+    assert events.count("storage.full") == 1
+    assert events.count("storage.space_available") == 1
+    await it.store.close()
+
+
 async def test_appends_resume_only_with_spare_space() -> None:
     it = await small_store()
     watermark = it.store._space.options.min_free_bytes

@@ -71,13 +71,14 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
     connection.consumers[consumer_id] = consumer
     if not connection.is_writable:
         consumer.set_writable(False)
-    logs.info(
-        "consumer.created",
-        topic=name,
-        subscription=request.subscription,
-        consumer=consumer.name,
-        connection=connection.address,
-    )
+    if connection.context.is_logged(connection, "consumer.created", str(name)):
+        logs.info(
+            "consumer.created",
+            topic=name,
+            subscription=request.subscription,
+            consumer=consumer.name,
+            connection=connection.address,
+        )
     connection.send(replies.success(request.request_id))
 
 

@@ -96,12 +96,13 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     flags.supports_get_partitioned_metadata_without_auto_creation = True
     flags.supports_topic_watcher_reconcile = broker.runtime.config.enable_broker_topic_list_watcher
     connection.send(replies.frame(reply))
-    logs.info(
-        "connection.opened",
-        connection=connection.address,
-        client=connection.client_version,
-        role=connection.role or "none",
-    )
+    if connection.context.is_logged(connection, "connection.opened"):
+        logs.info(
+            "connection.opened",
+            connection=connection.address,
+            client=connection.client_version,
+            role=connection.role or "none",
+        )
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:

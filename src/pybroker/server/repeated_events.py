@@ -1,0 +1,70 @@
+"""Selects the log lines of clients that attach and detach, and sums up those that repeat too often.
+
+Pure. A client that loses its connection reconnects at once, for example hundreds of times a minute while a full disk
+refuses its messages. So only the first events of one client, kind and topic are logged in an interval, and one summary
+for each client follows at the end of the interval.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+INTERVAL_S = 60.0
+MAX_KEYS = 10_000
+"""Maximum combinations of client, event and topic in an interval. Events of further ones count as those of `OTHER`."""
+MAX_SUMMARIES = 20
+"""Maximum summaries in an interval. The clients with fewer events share the last one as `OTHER`."""
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class ClientId:
+    """A client without its port, which changes with each connection."""
+
+    host: str
+    role: str
+
+
+@dataclass
+class Summary:
+    """Events of one client in an interval that were not logged, by name."""
+
+    client: ClientId
+    unlogged: Counter[str] = field(default_factory=Counter)
+
+
+class RepeatedEvents:
+    """Owned by the server context. The owner calls `end_interval` every `INTERVAL_S`."""
+
+    def __init__(self, max_per_interval: int) -> None:
+        """`max_per_interval`: 0 means no limit."""
+        self._max = max_per_interval
+        self._counts: Counter[tuple[ClientId, str, str]] = Counter()
+        self._summaries: dict[ClientId, Summary] = {}
+
+    def add(self, client: ClientId, event: str, topic: str = "") -> bool:
+        """Count an event. Return whether it is to be logged."""
+        if not self._max:
+            return True
+        key = (client, event, topic)
+        if key not in self._counts and len(self._counts) >= MAX_KEYS:
+            client = ClientId(OTHER, OTHER)
+            key = (client, event, OTHER)
+        self._counts[key] += 1
+        if self._counts[key] <= self._max:
+            return True
+        self._summaries.setdefault(client, Summary(client)).unlogged[event] += 1
+        return False
+
+    def end_interval(self) -> list[Summary]:
+        """Return the summaries of the clients with the most unlogged events, and start the next interval."""
+        ordered = sorted(self._summaries.values(), key=lambda summary: -summary.unlogged.total())
+        self._counts.clear()
+        self._summaries = {}
+        if len(ordered) <= MAX_SUMMARIES:
+            return ordered
+        rest = Summary(ClientId(OTHER, OTHER))
+        for summary in ordered[MAX_SUMMARIES - 1 :]:
+            rest.unlogged.update(summary.unlogged)
+        return [*ordered[: MAX_SUMMARIES - 1], rest]
