@@ -312,6 +312,7 @@ PURE = (
     "auth.tls_provider",
     "config.dynamic",
     "config.only_in_pulsar",
+    "server.repeated_events",
     "server.handler",
     "server.handlers.authorization_errors",
     "server.outbox_shares",
