@@ -124,6 +124,9 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
         digest_type = DigestType(form.digest_type) if form.HasField("digest_type") else DigestType.HMAC
     except ValueError as error:
         raise InvalidMetadata(f"Ledger metadata has an invalid value: {error}") from error
+    texts = [*(member for each in segments for member in each.ensemble), *(each.key for each in form.custom_metadata)]
+    if not all(isinstance(text, str) for text in texts):  # protobuf returns invalid UTF-8 as bytes
+        raise InvalidMetadata("Ledger metadata has a name that is not UTF-8.")
     if not segments or segments[0].first_entry_id != 0:
         raise InvalidMetadata("Ledger metadata has no bookies for entry 0.")
     for segment, later in pairwise(segments):

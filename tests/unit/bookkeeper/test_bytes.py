@@ -206,6 +206,12 @@ def test_damaged_metadata_raise_invalid_metadata_only(data: st.DataObject) -> No
             pass
 
 
+def test_metadata_with_a_bookie_name_that_is_not_utf8_are_invalid() -> None:
+    name = METADATA.segments[0].ensemble[0].encode()
+    with pytest.raises(InvalidMetadata, match="not UTF-8"):
+        decode_metadata(METADATA.encode().replace(name, b"\x80" + name[1:]))
+
+
 @pytest.mark.parametrize(
     ("ledger_id", "path"),
     [
