@@ -193,7 +193,7 @@ def hostile() -> Iterator[Hostile]:
     yield each(every(string="cut off").SerializeToString()[:-1], "ends too early")
     yield each(b"\x08\x00" * 1_000_000, "more than 20000 values")
     yield each(b"\xff" * 12, "too long")
-    yield each(b"\x0b" * 1_000_000, "of no kind")  # groups in groups
+    yield each(b"\x0b" * 1_000_000, "unknown wire type")  # groups in groups
     yield each(b"\x0b" + b"\x0b\x0c" * 1_000_000 + b"\x0c", "more than 20000 values")
     yield each(every(string="x").SerializeToString().replace(b"x", b"\xff"), "not UTF-8")
     yield each(b"", "", "no JSON")
