@@ -10,8 +10,8 @@ from tests.bookkeeper.conftest import connected
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
 from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, LedgerWriter, Quorums
-from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import AppendUnknown, LedgerFenced, NoSuchEntry, NoSuchLedger, WrongKey
+from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperLedgerMetadata
 
 KINDS = (

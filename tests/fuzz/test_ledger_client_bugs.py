@@ -15,13 +15,13 @@ from tests.support.stepped_loop import NothingHappens
 from pybroker.bookkeeper import AppendOutcome, ledger_recovery, ledger_writer
 from pybroker.bookkeeper.append_state import AppendState, PendingEntry
 from pybroker.bookkeeper.bookie_connection import BookieConnection
-from pybroker.bookkeeper.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.errors import BookKeeperError, NoSuchEntry, UnknownLedgerState
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, Segment
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper.ledger_writer import LedgerWriter, StoredEnsembles
 from pybroker.bookkeeper.metadata_updates import Change, update_metadata
+from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.quorums import EntrySearch, FenceCoverage, Quorums, Verdict
 
 SEEDS = range(1200)

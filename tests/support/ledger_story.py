@@ -29,9 +29,9 @@ from pybroker.bookkeeper import (
     LedgerWriter,
     Quorums,
 )
-from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import DamagedEntry, EntryUnavailable, NoSuchEntry, TooManyPending
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, decode_metadata
+from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.runtime.clock import Clock
 
 QUORUMS = (Quorums(1, 1, 1), Quorums(2, 2, 2), Quorums(3, 2, 2), Quorums(3, 3, 2), Quorums(3, 2, 1), Quorums(3, 3, 3))

@@ -161,14 +161,14 @@ async def test_only_the_digest_identity_that_created_a_node_may_change_it(chroot
     client = ZooKeeperClient(chroot, own)
     await client.start(30)
     await client.create("/private", b"1")
-    stranger = ZooKeeperClient(chroot, ClientOptions(session_timeout_ms=10_000))
-    await stranger.start(30)
+    without_credentials = ZooKeeperClient(chroot, ClientOptions(session_timeout_ms=10_000))
+    await without_credentials.start(30)
     with pytest.raises(NoAuth):
-        await stranger.set("/private", b"2")
+        await without_credentials.set("/private", b"2")
     again = ZooKeeperClient(chroot, own)
     await again.start(30)
     assert (await again.set("/private", b"2")).version == 1
-    for each in (client, stranger, again):
+    for each in (client, without_credentials, again):
         await each.close()
 
 

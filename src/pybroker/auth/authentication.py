@@ -24,7 +24,7 @@ from pybroker.runtime.clock import Clock
 
 __all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
 
-NOBODY = Identity(None, provider_names.NONE, None)
+UNIDENTIFIED = Identity(None, provider_names.NONE, None)
 _HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 
 
@@ -63,7 +63,7 @@ class AuthenticationService:
     ) -> Identity:
         """Authenticate in the calling thread. Raises AuthenticationError for missing or invalid credentials."""
         if not self.enabled:
-            return NOBODY
+            return UNIDENTIFIED
         provider = self._providers.get(method)
         if provider is not None:
             return provider.authenticate(data, peer_certificate, now_s)

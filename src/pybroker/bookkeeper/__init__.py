@@ -4,7 +4,7 @@ Start with `client.py`: it creates, recovers, closes and deletes ledgers. `ledge
 `ledger_recovery.py` do the work; `bookie_pool.py` and `bookie_connection.py` have the connections; `metadata_store.py`
 has the interfaces to the metadata, `zookeeper_metadata.py` their implementation.
 
-Rules without IO: `frames.py`, `messages_v3.py`, `entry_format.py` and `ledger_metadata.py` (bytes), `append_state.py`
+Rules without IO: `protocol/` and `ledger_metadata.py` (bytes), `append_state.py`
 (acknowledgements and the change of an ensemble), `quorums.py` (what answers prove), `bookie_choice.py`, `ledger_paths.py`.
 
 API::
@@ -19,13 +19,13 @@ API::
 """
 
 from pybroker.bookkeeper.client import BookKeeperClient
-from pybroker.bookkeeper.entry_format import DigestType, Entry
 from pybroker.bookkeeper.errors import BookKeeperError
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_writer import AppendListener, AppendOutcome, LedgerWriter
 from pybroker.bookkeeper.metadata_store import BookieAddress, BookieRegistry, LedgerMetadataStore
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.entry_format import DigestType, Entry
 from pybroker.bookkeeper.quorums import Quorums
 
 __all__ = [

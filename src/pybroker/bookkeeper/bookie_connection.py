@@ -17,9 +17,17 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from pybroker.bookkeeper.errors import OK, UNREACHABLE, InvalidAnswer
-from pybroker.bookkeeper.frames import ADD, BATCH_READ, READ, Answer, AnswerReader, batch_read_request, read_request
 from pybroker.bookkeeper.metadata_store import BookieAddress
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.frames import (
+    ADD,
+    BATCH_READ,
+    READ,
+    Answer,
+    AnswerReader,
+    batch_read_request,
+    read_request,
+)
 from pybroker.runtime.clock import Clock
 
 _JOIN_BELOW_BYTES = 16 * 1024

@@ -9,7 +9,6 @@ from typing import Protocol
 from pybroker.bookkeeper.bookie_choice import Chance
 from pybroker.bookkeeper.bookie_connection import OpenTransport
 from pybroker.bookkeeper.bookie_pool import BookiePool, open_tcp
-from pybroker.bookkeeper.entry_format import EntryFormat
 from pybroker.bookkeeper.errors import (
     BookKeeperError,
     LedgerClosed,
@@ -22,10 +21,11 @@ from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Seg
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper.ledger_writer import AppendListener, LedgerWriter, StoredEnsembles
-from pybroker.bookkeeper.messages_v3 import BookieSpace
 from pybroker.bookkeeper.metadata_store import BookieRegistry, LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.entry_format import EntryFormat
+from pybroker.bookkeeper.protocol.messages_v3 import BookieSpace
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 

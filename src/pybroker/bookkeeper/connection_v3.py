@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import cast
 
 from pybroker.bookkeeper.errors import BookieUnavailable, BookKeeperError, InvalidAnswer
-from pybroker.bookkeeper.messages_v3 import (
+from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.messages_v3 import (
     BookieSpace,
     ExplicitLac,
     FrameReader,
@@ -22,7 +23,6 @@ from pybroker.bookkeeper.messages_v3 import (
     result_of,
     write_lac_request,
 )
-from pybroker.bookkeeper.options import BookKeeperOptions
 
 
 class ConnectionV3(asyncio.Protocol):

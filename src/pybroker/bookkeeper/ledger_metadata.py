@@ -10,13 +10,14 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from pybroker.bookkeeper.bookkeeper_pb2 import LedgerMetadataFormat
-from pybroker.bookkeeper.entry_format import DigestType
 from pybroker.bookkeeper.errors import InvalidMetadata
+from pybroker.bookkeeper.protocol.entry_format import DigestType
 from pybroker.bookkeeper.quorums import Quorums
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import varint
 
 _HEAD = b"BookieMetadataFormatVersion\t"
 _VERSION_3 = _HEAD + b"3\n"
-_MAX_VARINT_BYTES = 10
 
 
 class LedgerState(IntEnum):
@@ -96,7 +97,7 @@ class LedgerMetadata:
             form.custom_metadata.add(key=key, value=value)
         form.token = self.token
         body = form.SerializeToString()
-        return _VERSION_3 + _varint(len(body)) + body
+        return _VERSION_3 + varint.encode(len(body)) + body
 
 
 def decode_metadata(value: bytes) -> LedgerMetadata:
@@ -104,7 +105,10 @@ def decode_metadata(value: bytes) -> LedgerMetadata:
     if not value.startswith(_VERSION_3):
         version = value[len(_HEAD) :].split(b"\n", 1)[0][:10] if value.startswith(_HEAD) else b"?"
         raise InvalidMetadata(f"Ledger metadata of format version {version!r} is not supported; version 3 is.")
-    size, start = _read_varint(value, len(_VERSION_3))
+    try:
+        size, start = varint.decode(value, len(_VERSION_3), len(value))
+    except ProtocolViolation as error:
+        raise InvalidMetadata("The size of ledger metadata is not a number.") from error
     if len(value) - start != size:
         raise InvalidMetadata(f"Ledger metadata has {len(value) - start} bytes instead of {size}.")
     form = LedgerMetadataFormat()
@@ -152,21 +156,3 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
 
 
 _KNOWN = tuple(each.name for each in LedgerMetadataFormat.DESCRIPTOR.fields)
-
-
-def _varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-def _read_varint(value: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift, byte in enumerate(value[at : at + _MAX_VARINT_BYTES]):
-        number |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return number, at + shift + 1
-    raise InvalidMetadata("Ledger metadata ends inside of its size.")

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 from pybroker.bookkeeper.bookie_connection import ReadResult
 from pybroker.bookkeeper.bookie_pool import BookiePool
-from pybroker.bookkeeper.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.errors import (
     DAMAGED,
     OK,
@@ -21,9 +20,10 @@ from pybroker.bookkeeper.errors import (
     NoSuchLedger,
     error_of,
 )
-from pybroker.bookkeeper.frames import LAST_ENTRY, batch_entries
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
+from pybroker.bookkeeper.protocol.frames import LAST_ENTRY, batch_entries
 
 _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
 _FIRST_GUESS_BYTES = 4096

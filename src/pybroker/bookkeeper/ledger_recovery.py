@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from pybroker.bookkeeper.bookie_connection import ReadResult
 from pybroker.bookkeeper.bookie_pool import BookiePool
-from pybroker.bookkeeper.entry_format import DigestType, Entry, EntryFormat
 from pybroker.bookkeeper.errors import (
     DAMAGED,
     OK,
@@ -28,13 +27,14 @@ from pybroker.bookkeeper.errors import (
     NoSuchLedger,
     WrongKey,
 )
-from pybroker.bookkeeper.frames import FENCE, HIGH_PRIORITY, LAST_ENTRY
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_writer import EnsembleRecorder, LedgerWriter
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.entry_format import DigestType, Entry, EntryFormat
+from pybroker.bookkeeper.protocol.frames import FENCE, HIGH_PRIORITY, LAST_ENTRY
 from pybroker.bookkeeper.quorums import EntrySearch, FenceCoverage, Verdict
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock

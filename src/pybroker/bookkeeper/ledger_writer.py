@@ -16,7 +16,6 @@ from typing import Protocol
 from pybroker.bookkeeper.append_state import AppendState, PendingEntry
 from pybroker.bookkeeper.bookie_connection import BookieConnection
 from pybroker.bookkeeper.bookie_pool import BookiePool
-from pybroker.bookkeeper.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.errors import (
     OK,
     UNREACHABLE,
@@ -32,11 +31,12 @@ from pybroker.bookkeeper.errors import (
     WrongKey,
     error_of,
 )
-from pybroker.bookkeeper.frames import RECOVERY_ADD, add_request
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
+from pybroker.bookkeeper.protocol.frames import RECOVERY_ADD, add_request
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner

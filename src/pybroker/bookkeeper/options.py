@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pybroker.bookkeeper.entry_format import DigestType
+from pybroker.bookkeeper.protocol.entry_format import DigestType
 from pybroker.bookkeeper.quorums import Quorums
 
 _MIB = 1024 * 1024

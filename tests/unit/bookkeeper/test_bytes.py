@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.bookkeeper.bookkeeper_pb2 import Response
-from pybroker.bookkeeper.entry_format import DigestType, EntryFormat
 from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, InvalidAnswer, InvalidMetadata
-from pybroker.bookkeeper.frames import (
+from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
+from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
+from pybroker.bookkeeper.protocol.entry_format import DigestType, EntryFormat
+from pybroker.bookkeeper.protocol.frames import (
     ADD,
     BATCH_READ,
     FENCE,
@@ -25,9 +27,7 @@ from pybroker.bookkeeper.frames import (
     batch_read_request,
     read_request,
 )
-from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
-from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
-from pybroker.bookkeeper.messages_v3 import ExplicitLac, FrameReader, Operation, decode_response, result_of
+from pybroker.bookkeeper.protocol.messages_v3 import ExplicitLac, FrameReader, Operation, decode_response, result_of
 from pybroker.bookkeeper.quorums import Quorums
 
 LIMIT = 100_000

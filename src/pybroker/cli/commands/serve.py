@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pybroker.cli.exit_codes import EXIT_USAGE, say
+from pybroker.cli.broker_settings import add_set_option, overrides_of, run_with_configuration
 from pybroker.cli.parsing import described
 
 if TYPE_CHECKING:
-    from pybroker.config import BrokerConfig, Problems
+    from pybroker.config import BrokerConfig
 
 EXAMPLES = """
 pybroker serve --config conf/broker.conf
@@ -43,9 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--http-port", metavar="N", help="port of HTTP, 0 for any free port (webServicePort)")
     parser.add_argument("--log-level", metavar="L", help="debug, info, warning or error (logLevel)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any configuration key; may be repeated"
-    )
+    add_set_option(parser)
     parser.add_argument(
         "--ready-file",
         type=Path,
@@ -56,14 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
-
-    try:
-        return _run(options)
-    except ConfigError as error:
-        for problem in error.problems:
-            say(problem)
-        return EXIT_USAGE
+    return run_with_configuration(_run, options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -71,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     from pybroker.configuration_check import check  # noqa: PLC0415
 
     problems = Problems()
-    loaded = read(options.config, os.environ, _overrides(options, problems))
+    loaded = read(options.config, os.environ, overrides_of(options, _KEY_OF_OPTION, problems))
     problems.found += loaded.problems
     check(loaded.config, loaded.refused_keys, problems)
     if problems.found and loaded.unknown_keys:
@@ -88,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 
     def read_again() -> "BrokerConfig":
         problems = Problems()
-        again = read(options.config, os.environ, _overrides(options, problems))
+        again = read(options.config, os.environ, overrides_of(options, _KEY_OF_OPTION, problems))
         problems.found += again.problems
         check(again.config, again.refused_keys, problems)
         problems.raise_any()
@@ -103,18 +94,3 @@ def _unknown(keys: Sequence[str]) -> str:
     meant = [similar_key(key) for key in keys]
     shown = [f"{key} (did you mean {like}?)" if like else key for key, like in zip(keys, meant, strict=True)]
     return "unknown configuration keys: " + ", ".join(shown)
-
-
-def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
-    overrides: dict[str, str] = {}
-    for setting in options.set:
-        key, separator, value = setting.partition("=")
-        if separator and key.strip():
-            overrides[key.strip()] = value
-        else:
-            problems.found.append(f"--set needs KEY=VALUE, not {setting!r}")
-    for option, key in _KEY_OF_OPTION.items():
-        value = getattr(options, option)
-        if value is not None:
-            overrides[key] = value
-    return overrides

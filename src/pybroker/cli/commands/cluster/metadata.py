@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, say
+from pybroker.cli.broker_settings import add_set_option, overrides_of, run_with_configuration
+from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, say
 from pybroker.cli.output import output_of
 from pybroker.cli.parsing import described
 
@@ -19,6 +20,11 @@ pybroker metadata init --cluster c1 --metadata-store zk:zk1:2181,zk2:2181/pulsar
 pybroker metadata init --config broker.conf --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
 """
 DEFAULT_COORDINATORS = 16
+_KEY_OF_OPTION = {
+    "cluster": "clusterName",
+    "metadata_store": "metadataStoreUrl",
+    "configuration_metadata_store": "configurationMetadataStoreUrl",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "init", help="write what a new cluster needs; what exists is kept, so the command can be repeated"
     )
     init.add_argument("--config", type=Path, metavar="FILE", help="configuration file of a broker (default: none)")
-    init.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any configuration key; may be repeated"
-    )
+    add_set_option(init)
     init.add_argument("--cluster", metavar="NAME", help="name of the cluster (clusterName)")
     init.add_argument("--metadata-store", metavar="URL", help="such as zk:host:2181/path (metadataStoreUrl)")
     init.add_argument(
@@ -56,14 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
-
-    try:
-        return _run(options)
-    except ConfigError as error:
-        for problem in error.problems:
-            say(problem)
-        return EXIT_USAGE
+    return run_with_configuration(_run, options)
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
@@ -71,20 +68,7 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     from pybroker.config import Problems, read  # noqa: PLC0415
 
     problems = Problems()
-    overrides: dict[str, str] = {}
-    for setting in options.set:
-        key, separator, value = setting.partition("=")
-        if separator and key.strip():
-            overrides[key.strip()] = value
-        else:
-            problems.found.append(f"--set needs KEY=VALUE, not {setting!r}")
-    named = {
-        "clusterName": options.cluster,
-        "metadataStoreUrl": options.metadata_store,
-        "configurationMetadataStoreUrl": options.configuration_metadata_store,
-    }
-    overrides |= {key: value for key, value in named.items() if value is not None}
-    loaded = read(options.config, os.environ, overrides)
+    loaded = read(options.config, os.environ, overrides_of(options, _KEY_OF_OPTION, problems))
     problems.found += loaded.problems
     problems.raise_any()
     return loaded.config
