@@ -170,7 +170,8 @@ class BookKeeperClient:
     async def close(self) -> None:
         """Close all connections and end all tasks."""
         self.pool.close()
-        await asyncio.sleep(0)  # the callbacks of pending requests
+        for _ in range(2):  # callbacks of pending requests, then of the writers that they end
+            await asyncio.sleep(0)
         await self._tasks.close()
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata, password: bytes | None) -> LedgerReader:
