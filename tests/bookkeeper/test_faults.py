@@ -47,9 +47,10 @@ FAST_ENTRIES = 2000
 def own_cluster() -> Iterator[BookKeeperCluster]:
     """Four bookies: one more than an ensemble, so that one can be replaced."""
     settings = {
-        "dataIntegrityChecking": "true",
+        "dataIntegrityChecking": "true",  # a bookie without its disk starts, and knows that it lost it
         "dataIntegrityStampMissingCookies": "true",
-    }  # a bookie without its disk starts, and knows that it lost it
+        "zkTimeout": 2000,  # a bookie that was killed starts only when its former session has ended
+    }
     with bookkeeper_cluster(4, settings, DISK_MIB if small_disks_work() else 0) as started:
         yield started
 

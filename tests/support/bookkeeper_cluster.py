@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.support.small_disk import SmallDisk
 from tests.support.zookeeper_server import ZooKeeperServer, class_path, free_port
 
+from pybroker.bookkeeper.ledger_paths import MAX_LEDGER_ID
+from pybroker.bookkeeper.protocol.frames import read_request
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 PROJECT = Path(__file__).parent / "java_projects/bookkeeper.xml"
@@ -90,6 +92,7 @@ class Bookie:
             "dbStorage_writeCacheMaxSizeMb": 16,
             "dbStorage_readAheadCacheMaxSizeMb": 8,
             "dbStorage_rocksDB_blockCacheSize": 4_194_304,
+            "dbStorage_rocksDB_writeBufferSizeMB": 4,
             "journalSyncData": "true",
             "journalMaxSizeMB": 16,
             "journalPreAllocSizeMB": 2,
@@ -135,18 +138,23 @@ class Bookie:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until it listens."""
+        """Wait until it answers: it listens some time before, and closes connections until it is registered."""
         deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                assert self._process is not None
-                assert self._process.poll() is None, f"the bookie ended: {self.log()}"
-                assert time.monotonic() < deadline, f"the bookie does not listen: {self.log()}"
-                time.sleep(0.05)
-            else:
-                return
+        while not self._answers():
+            assert self._process is not None
+            assert self._process.poll() is None, f"the bookie ended: {self.log()}"
+            assert time.monotonic() < deadline, f"the bookie does not answer: {self.log()}"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Return whether the bookie answers a read, of a ledger that does not exist."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.settimeout(5)
+                connection.sendall(read_request(MAX_LEDGER_ID, 0))
+                return bool(connection.recv(1))
+        except OSError:
+            return False
 
     def log(self) -> str:
         return (self.directory / "bookie.log").read_text(errors="replace")[-3000:]
@@ -217,7 +225,7 @@ class JavaClient:
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(arguments) + "\n")
         self._process.stdin.flush()
-        lines = []
+        lines: list[str] = []
         for line in self._process.stdout:
             if line == ".\n":
                 failures = [each for each in lines if each.startswith("!")]
