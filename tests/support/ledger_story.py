@@ -160,6 +160,7 @@ class Story:
             await self.read_some(number)
         elif name == "abandon" and number % 4 == 0:
             await self.owner.close()  # the process of the writer ends
+            assert len(self.outcomes) == len(self.payloads), "an append did not end with its client"
         elif name in {"close", "recover", "recover_twice"} and number % 4 == 0:
             start = asyncio.get_running_loop().create_task
             for _ in range(1 + (name == "recover_twice")):

@@ -93,6 +93,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "configuration_check": (*VALUES, "config", "auth", "cluster", "metadata"),
     "tools": (
         *STORES,
+        "zookeeper",
+        "bookkeeper",
         "managed_ledger",
         "dispatch.delayed.delayed_record",
         "broker.transactions.transaction_recovery",
@@ -201,6 +203,7 @@ PURE = (
     "bookkeeper.bookkeeper_pb2",
     "bookkeeper.protocol.entry_format",
     "bookkeeper.errors",
+    "bookkeeper.inspection.orphan_rule",
     "bookkeeper.protocol.frames",
     "bookkeeper.ledger_metadata",
     "bookkeeper.ledger_paths",
@@ -216,6 +219,7 @@ PURE = (
     "ledgers.ledger_store",  # an interface and the values it speaks in
     "ledgers.cursor_store",
     "ledgers.known_data",
+    "ledgers.ledger_properties",
     "storage_format",
     "local_store.journal.journal_recovery",
     "tools.sqlite_log",
@@ -327,6 +331,7 @@ PURE = (
     "local_store.store_options",
     "local_store.store_counters",
     "tools.repair_plan",
+    "tools.items",
     "tools.journal_header",
     "tools.sqlite_pages",
     "tools.transaction_ends",

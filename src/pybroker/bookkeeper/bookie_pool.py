@@ -47,7 +47,7 @@ class BookiePool:
             options.quarantine_failures, options.quarantine_interval_ms, options.quarantine_ms
         )
         self._clock = clock
-        self._is_closing = False
+        self.is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
         """Return a connection. After a recent failure it is a closed one, whose requests fail at once."""
@@ -59,7 +59,7 @@ class BookiePool:
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None:
             connection.close("the address of the bookie is not known")
-        elif self._is_closing:
+        elif self.is_closing:
             connection.close("the client is closed")
         else:
             self._tasks.start(connection.connect(address, self._open_transport), f"connect {bookie_id}")
@@ -102,7 +102,7 @@ class BookiePool:
         return sorted(bookie_ids, key=self._failed_ms.__contains__)
 
     def close(self) -> None:
-        self._is_closing = True
+        self.is_closing = True
         for connection in list(self._connections.values()):
             connection.close("the client is closed")
 
@@ -111,7 +111,7 @@ class BookiePool:
         return failed_ms is not None and self._clock.monotonic_ms() - failed_ms < self._options.reconnect_ms
 
     def _closed(self, connection: BookieConnection) -> None:
-        if self._is_closing:
+        if self.is_closing:
             return
         self._failed_ms.pop(connection.bookie_id, None)
         self._failed_ms[connection.bookie_id] = self._clock.monotonic_ms()

@@ -20,6 +20,7 @@ from pybroker.bookkeeper.errors import (
     OK,
     UNREACHABLE,
     AppendUnknown,
+    BookieUnavailable,
     BookKeeperError,
     EntryTooLarge,
     LedgerClosed,
@@ -251,7 +252,9 @@ class LedgerWriter:
         return connection
 
     def _start_change(self) -> None:
-        if not self._is_changing_task_alive and self._error_ends_pending() is None:
+        if self._pool.is_closing:
+            self._loop.call_soon(self._fail, BookieUnavailable("The client is closed."))
+        elif not self._is_changing_task_alive and self._error_ends_pending() is None:
             self._is_changing_task_alive = True
             self._tasks.start(self._change(), f"ensemble of ledger {self.ledger_id}")
 
@@ -283,6 +286,9 @@ class LedgerWriter:
                 self.confirm()
         except BookKeeperError as error:
             self._fail(error)
+        except asyncio.CancelledError:
+            self._fail(BookieUnavailable("The client is closed."))
+            raise
         finally:
             self._is_changing_task_alive = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -137,24 +137,29 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
             parent = parent.rpartition("/")[0]
 
     async def list_ledgers(self) -> list[int]:
+        return [ledger_id async for page in self.ledger_pages() for ledger_id in page]
+
+    async def ledger_pages(self) -> AsyncIterator[list[int]]:
+        """A page is the children of one node: up to 10,000 ids. Ids of ten digits are below nodes with shorter names."""
         try:
-            return sorted(await self._ledgers_below(""))
+            async for page in self._pages_below(""):
+                yield page
         except ZooKeeperError as error:
             raise MetadataUnknown(f"The ledgers cannot be listed: {error}") from error
 
-    async def _ledgers_below(self, prefix: str) -> list[int]:
+    async def _pages_below(self, prefix: str) -> AsyncIterator[list[int]]:
         try:
             names = await self._client.children(f"{self._root}/{prefix}".rstrip("/"))
         except NoNode:
-            return []
-        found = []
-        for name in names:
-            ledger_id = ledger_id_of(prefix + name)
-            if ledger_id is not None:
-                found.append(ledger_id)
-            elif name.isascii() and name.isdigit():
-                found += await self._ledgers_below(f"{prefix}{name}/")
-        return found
+            return
+        ledger_ids = [ledger_id_of(prefix + name) for name in names]
+        if page := sorted(each for each in ledger_ids if each is not None):
+            yield page
+        for name in sorted(
+            (each for each in names if each.isascii() and each.isdigit()), key=lambda each: (len(each), each)
+        ):
+            async for page in self._pages_below(f"{prefix}{name}/"):
+                yield page
 
 
 class ZooKeeperBookies(BookieRegistry):
