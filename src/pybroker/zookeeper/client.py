@@ -439,7 +439,10 @@ class ZooKeeperClient:
         self._unwritten.append(data)
 
     def _flush(self) -> None:
+        """Write what was collected, unless the process was frozen meanwhile for longer than the session lasts."""
         data, self._unwritten = self._unwritten, []
+        if self._is_lost(self._clock_ms()):
+            return  # its requests fail when the connection has ended
         if data and self._link is not None:
             self._link.transport.write(b"".join(data) if len(data) > 1 else data[0])
 
