@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.resources import Resources
     from pybroker.zookeeper.addresses import ServerAddresses
     from pybroker.zookeeper.client import ClientOptions
+    from pybroker.zookeeper.digest_md5 import SaslCredentials
 
 PREFIX = "zk:"
 BOOTSTRAP_ATTEMPTS = 5
@@ -100,12 +102,27 @@ def client_options(config: BrokerConfig) -> ClientOptions:
     if digest and ":" not in digest:
         raise ConfigError("metadataStoreDigestCredentials must be user:password")
     return ClientOptions(
+        sasl=_sasl_credentials(config),
         session_timeout_ms=config.metadata_store_session_timeout_millis,
         operation_timeout_ms=config.metadata_store_operation_timeout_seconds * 1000,
         tls=tls,
         credentials=(("digest", digest.encode()),) if digest else (),
         acl=CREATOR_ACL if config.metadata_store_acl_creator_only else OPEN_ACL,
     )
+
+
+def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
+    from pybroker.zookeeper.jaas import sasl_credentials  # noqa: PLC0415
+
+    path = config.metadata_store_sasl_jaas_file_path
+    if not path:
+        return None
+    try:
+        return sasl_credentials(Path(path).read_text(encoding="utf-8"), config.metadata_store_sasl_jaas_section)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} is not UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} cannot be used: {error}") from error
 
 
 async def open_shared_metadata(
