@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,8 +68,14 @@ class Bookie:
     """
 
     def __init__(
-        self, directory: Path, zookeeper: str, settings: Mapping[str, object] | None = None, small_disk_mib: int = 0
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: Mapping[str, object] | None = None,
+        small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
     ) -> None:
+        self._java_options = java_options
         self.directory = directory
         self.disk = SmallDisk(directory / "disk", small_disk_mib) if small_disk_mib else None
         data = directory / "disk" if self.disk is not None else directory
@@ -124,6 +130,7 @@ class Bookie:
                     "-Xmx128m",
                     "-XX:MaxDirectMemorySize=192m",
                     *_OPTIONS,
+                    *self._java_options,
                     "-cp",
                     class_path(PROJECT),
                     "org.apache.bookkeeper.server.Main",
@@ -207,9 +214,11 @@ async def _delete_cookie(address: str, bookie_id: str) -> None:
 class JavaClient:
     """A process with BookKeeper's Java client, which runs one command after the other."""
 
-    def __init__(self, class_path: str, directory: Path, zookeeper: str, *settings: str) -> None:
+    def __init__(
+        self, class_path: str, directory: Path, zookeeper: str, *settings: str, java_options: Sequence[str] = ()
+    ) -> None:
         address = f"zk+hierarchical://{zookeeper}{ROOT}"
-        options = ["-Xmx128m", *_OPTIONS, "-cp", class_path, str(EXCHANGE)]
+        options = ["-Xmx128m", *_OPTIONS, *java_options, "-cp", class_path, str(EXCHANGE)]
         self._log = directory / "java-client.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -248,13 +257,14 @@ class BookKeeperCluster:
         bookie_count: int,
         settings: Mapping[str, object] | None = None,
         small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.class_path = class_path(PROJECT)
         self.directory = directory
         self.java: JavaClient | None = None
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
         self.bookies = [
-            Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib)
+            Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib, java_options)
             for each in range(bookie_count)
         ]
 
@@ -288,11 +298,14 @@ class BookKeeperCluster:
 
 @contextmanager
 def bookkeeper_cluster(
-    bookie_count: int, settings: Mapping[str, object] | None = None, small_disk_mib: int = 0
+    bookie_count: int,
+    settings: Mapping[str, object] | None = None,
+    small_disk_mib: int = 0,
+    java_options: Sequence[str] = (),
 ) -> Iterator[BookKeeperCluster]:
     """Run a cluster for the block, in a directory of its own. `settings` are added to those of the bookies."""
     with tempfile.TemporaryDirectory(prefix="bookkeeper-") as directory:
-        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib)
+        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib, java_options)
         try:
             cluster.start()
             yield cluster

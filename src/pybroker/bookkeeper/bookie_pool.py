@@ -76,7 +76,11 @@ class BookiePool:
             try:
                 async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                     await self._open_transport(address, connection)
-            except OSError as error:  # a time-out too
+            except TimeoutError as error:
+                raise BookieUnavailable(
+                    f"Bookie {bookie_id} cannot be reached in {self._options.connect_timeout_ms:g} ms."
+                ) from error
+            except OSError as error:
                 raise BookieUnavailable(f"Bookie {bookie_id} cannot be reached: {error}") from error
             yield connection
         finally:

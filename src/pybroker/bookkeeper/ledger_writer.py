@@ -219,7 +219,9 @@ class LedgerWriter:
             return self._state.acked(entry_id, index, bookie_id)
         if code in {LedgerFenced.code, WrongKey.code}:
             self._state.add_failed(entry_id, index, bookie_id, is_refused=True)
-            self._loop.call_soon(self._fail, error_of(code, f"Bookie {bookie_id} refused ledger {self.ledger_id}"))
+            reason = " (wrong password, or no authentication)" if code == WrongKey.code else ""
+            error = error_of(code, f"Bookie {bookie_id} refused ledger {self.ledger_id}{reason}")
+            self._loop.call_soon(self._fail, error)
         elif self._state.add_failed(entry_id, index, bookie_id, is_refused=code in _REFUSALS):
             if code != UNREACHABLE:
                 self._pool.failed(bookie_id)

@@ -217,7 +217,9 @@ def test_metadata_with_a_bookie_name_that_is_not_utf8_are_invalid() -> None:
     [
         (0, "00/0000/L0000"),
         (15, "00/0000/L0015"),
-        (9_999_999_999, "99/9999/L9999"),
+        ((1 << 31) - 2, "21/4748/L3646"),
+        ((1 << 31) - 1, "000/0000/0021/4748/L3647"),
+        (9_999_999_999, "000/0000/0099/9999/L9999"),
         (10_000_000_000, "000/0000/0100/0000/L0000"),
         ((1 << 63) - 1, "922/3372/0368/5477/L5807"),
     ],
@@ -228,7 +230,8 @@ def test_ledger_paths_are_those_of_java(ledger_id: int, path: str) -> None:
 
 
 def test_other_nodes_are_no_ledgers() -> None:
-    assert [ledger_id_of(each) for each in ("00/0000", "idgen/ID-1", "00/0000/L00015", "available/x")] == [None] * 4
+    others = ("00/0000", "idgen/ID-1", "00/0000/L00015", "available/x", "99/9999/L9999", "000/0000/0000/0000/L0015")
+    assert [ledger_id_of(each) for each in (*others, "999/9999/9999/9999/L9999")] == [None] * 7
 
 
 def test_error_classes_have_one_base() -> None:

@@ -1,0 +1,1 @@
+"""SASL mechanisms of clients, without IO: for ZooKeeper and BookKeeper."""
