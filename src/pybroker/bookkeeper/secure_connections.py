@@ -32,6 +32,8 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
 from pybroker.sasl.digest_md5 import DigestMd5, SaslError
 
 _MAX_FRAME_BYTES = 64 * 1024
+_MAX_ANSWERS = 4
+"""Answers that wait for the handshake. A bookie sends one for each request, and START_TLS twice."""
 _TLS, _FIRST_AUTH, _SECOND_AUTH, _PROBE = range(4)
 """Numbers of the requests."""
 _SERVICE = _HOST = "bookkeeper"
@@ -158,6 +160,8 @@ class _Handshake(asyncio.Protocol):
             self._answers.extend(decode_response(body) for body in self._frames.feed(data))
         except BookKeeperError as error:
             self.failure = str(error)
+        if len(self._answers) > _MAX_ANSWERS:
+            self.failure = "the bookie sent too many answers"
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
