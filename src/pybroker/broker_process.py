@@ -54,14 +54,13 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 )
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
+from pybroker.metadata.broker_identity import BrokerIdentity, directory_id
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import (
-    BrokerIdentity,
     SharedAddresses,
-    directory_id,
     open_shared_metadata,
     shared_addresses,
     write_layout,
@@ -263,6 +262,7 @@ class Broker:
         self._disk = disk or Disk()
         self._stores = stores
         self._directory = Path(self.config.data_directory)
+        self._identity: BrokerIdentity | None = None
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
@@ -300,6 +300,7 @@ class Broker:
         await self._require_names(metadata, ledger_store, leftovers)
         self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
         self.service.request_stop = self._host.request_stop
+        self.service.identity = self._identity
         if self.config.ledger_store != "memory":
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
@@ -363,7 +364,9 @@ class Broker:
         broker_id = self._fixed_broker_id()
         if broker_id is not None:
             facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
-            identity = BrokerIdentity(store, broker_id, await directory_id(embedded, self.runtime), facts)
+            self._identity = identity = BrokerIdentity(
+                store, broker_id, await directory_id(embedded, self.runtime), facts
+            )
             self._closers.append(identity.close)
             await identity.claim()
         await write_layout(store)

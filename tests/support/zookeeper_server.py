@@ -69,7 +69,9 @@ def free_port() -> int:
 class ZooKeeperServer:
     """One server on 127.0.0.1. Its data and its port stay the same over restarts."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str, defines: tuple[str, ...] = ()) -> None:
+        """`settings` are lines of the configuration, `defines` properties of the virtual machine (`name=value`)."""
+        self._defines = [f"-D{each}" for each in defines]
         self._class_path = class_path()
         self.directory = directory
         self.port = free_port()
@@ -95,7 +97,7 @@ class ZooKeeperServer:
         """Start the process and wait until it serves."""
         assert self._process is None, "it runs"
         options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem"]
-        defines = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no"]
+        defines = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no", *self._defines]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -162,10 +164,10 @@ class ZooKeeperServer:
 
 
 @contextmanager
-def zookeeper_server(*settings: str) -> Iterator[ZooKeeperServer]:
+def zookeeper_server(*settings: str, defines: tuple[str, ...] = ()) -> Iterator[ZooKeeperServer]:
     """Run a server for the block, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="zookeeper-") as directory:
-        server = ZooKeeperServer(Path(directory), *settings)
+        server = ZooKeeperServer(Path(directory), *settings, defines=defines)
         try:
             server.start()
             yield server

@@ -7,11 +7,10 @@ from tests.zookeeper.conftest import make_chroot
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
+from pybroker.metadata.broker_identity import BrokerIdentity, directory_id
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.shared_metadata import (
     LAYOUT_PATH,
-    BrokerIdentity,
-    directory_id,
     open_shared_metadata,
     shared_addresses,
     write_layout,

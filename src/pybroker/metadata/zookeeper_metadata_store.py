@@ -142,7 +142,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         return SessionReport(
             f"zk:{self._client.addresses}",
             self.session_state,
-            self._state_since_ms,
+            self._clock_ms() - self._state_since_ms,
             self._client.session_id,
             self._client.negotiated_timeout_ms,
             self._suspensions,

@@ -37,6 +37,7 @@ class Operation(IntEnum):
     CREATE_CONTAINER = 19
     MULTI_READ = 22
     AUTH = 100
+    SASL = 102
     SET_WATCHES = 105  # "setWatches2", with persistent watches
     ADD_WATCH = 106
     CLOSE_SESSION = -11
