@@ -133,7 +133,7 @@ class Simulation:
     def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> Simulation:
         """Play `scenario` to its end and return the simulation as it was left. Raises what escapes the scenario."""
         simulation = cls(seed, settings or {})
-        with _quiet_collector(), simulation._logs_heard():
+        with quiet_collector(), simulation._logs_heard():
             playing = simulation.loop.create_task(simulation._play(scenario))
             try:
                 simulation.result = simulation.loop.run_until_complete(playing)
@@ -422,7 +422,7 @@ def _is_of_the_dead(context: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
+def quiet_collector() -> Iterator[None]:
     """What is collected, and when, must not depend on what ran before."""
     was_enabled = gc.isenabled()
     gc.disable()
