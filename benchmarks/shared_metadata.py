@@ -12,7 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +32,6 @@ from tests.support.rest import call
 from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_server
 
 from pybroker.metadata.metadata_store import MetadataStore
-from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
@@ -209,6 +211,29 @@ def _enforced(one: BrokerProcess, two: BrokerProcess) -> list[float]:
     return took_ms
 
 
+_FILL = """
+import asyncio, sys
+from pathlib import Path
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+
+async def main():
+    data = Path(sys.argv[1], "data")
+    store = await SqliteMetadataStore.open(data / "metadata.db", None, data / "metadata.end")
+    for number in range(int(sys.argv[2])):
+        path = f"/admin/partitioned-topics/public/default/persistent/topic-{number}"
+        await store.put(path, b'{"partitions":3,"deleted":false}')
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def fill_embedded(directory: Path, topics: int, source: str) -> None:
+    """Fill the embedded store by the source tree that uses it, because layouts differ."""
+    environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
+    subprocess.run([sys.executable, "-c", _FILL, str(directory), str(topics)], env=environment, check=True)
+
+
 async def fill(store: MetadataStore, topics: int) -> None:
     document = json.dumps({"partitions": 3, "deleted": False}).encode()
     paths = [f"/admin/partitioned-topics/public/default/persistent/topic-{number}" for number in range(topics)]
@@ -239,10 +264,7 @@ async def starts(server: ZooKeeperServer, topics: int, before: str, rounds: int)
                 directory = made(Path(temporary), name.replace(" ", "-"))
                 async with running({}, source, directory):
                     pass
-                embedded = await SqliteMetadataStore.open(directory / "data" / "metadata.db")
-                await fill(embedded, topics)
-                await embedded.close()
-                (directory / "data" / "metadata.end").unlink(missing_ok=True)
+                await asyncio.to_thread(fill_embedded, directory, topics, source)
                 variants.append((name, {}, source, directory))
         address = f"{server.address}{await new_chroot(server)}"
         directory = made(Path(temporary), "zookeeper")
