@@ -89,7 +89,7 @@ class SimulatedBroker(Process):
             await self._until_done(lambda: bootstrap_shared(caches.resources, "c1"))
             self.caches = caches
             self.identity = BrokerIdentity(store, self.name, f"directory of {self.name}", {})
-            await self._until_done(self.identity.claim)
+            await self.identity.claim(REST_S)
             async with asyncio.TaskGroup() as group:
                 for act in (self._change, self._count, self._own, self._draw_numbers):
                     group.create_task(self._repeat(act))

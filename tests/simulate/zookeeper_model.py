@@ -20,7 +20,15 @@ from tests.simulate.zookeeper_tree import Refused, ZooKeeperTree, failed_multi
 
 from pybroker.zookeeper.errors import NoNode
 from pybroker.zookeeper.jute import Reader, pack_buffer, pack_int, pack_text
-from pybroker.zookeeper.operations import NodeEvent, NodeEventType, Operation
+from pybroker.zookeeper.operations import (
+    OPEN_ACL,
+    CreateMode,
+    NodeEvent,
+    NodeEventType,
+    Operation,
+    create_body,
+    pack_acl,
+)
 
 _LENGTH = Struct(">i")
 _ANSWER = Struct(">iqi")
@@ -139,6 +147,14 @@ class ZooKeeperModel:
         self._sessions: dict[int, _Session] = {}
         self._numbers = 0
         loop.call_later(CONTAINERS_S, self._drop_containers, context=self.context)
+
+    def prepare(self, cluster: str) -> None:
+        """As `pybroker metadata init`, in short."""
+        for path in ("/admin", "/admin/clusters", f"/admin/clusters/{cluster}"):
+            body = create_body(
+                path, b"{}" if path.endswith(cluster) else b"", CreateMode.PERSISTENT, pack_acl(OPEN_ACL)
+            )
+            self.tree.perform(Operation.CREATE, body, 0)
 
     async def connect(
         self, factory: Callable[[], asyncio.Protocol], host: str = "", port: int = 0, **_: Any

@@ -55,7 +55,7 @@ class KilledBroker:
 
     async def load(self) -> None:
         await self.caches.load()
-        await self.identity.claim()
+        await self.identity.claim(30)
         self._session_id = self.session_id
 
     async def count_up(self) -> None:
