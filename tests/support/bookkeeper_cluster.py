@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 PROJECT = Path(__file__).parent / "java_projects/bookkeeper.xml"
 EXCHANGE = Path(__file__).parent / "LedgerExchange.java"
 START_DEADLINE_S = 120.0
+JAVA_DEADLINE_S = 600.0
 _OPENS = [
     word
     for module in (
@@ -33,6 +34,7 @@ _OPENS = [
     )
     for word in ("--add-opens", f"{module}=ALL-UNNAMED")
 ]
+_LOG_OPTIONS = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 _OPTIONS = [
     *_OPENS,
     "-Dio.netty.tryReflectionSetAccessible=true",
@@ -40,7 +42,7 @@ _OPTIONS = [
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+PerfDisableSharedMem",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    *_LOG_OPTIONS,
 ]
 ROOT = "/ledgers"
 
@@ -68,8 +70,14 @@ class Bookie:
     """
 
     def __init__(
-        self, directory: Path, zookeeper: str, settings: Mapping[str, object] | None = None, small_disk_mib: int = 0
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: Mapping[str, object] | None = None,
+        small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
     ) -> None:
+        self._java_options = java_options
         self.directory = directory
         self.disk = SmallDisk(directory / "disk", small_disk_mib) if small_disk_mib else None
         data = directory / "disk" if self.disk is not None else directory
@@ -124,6 +132,7 @@ class Bookie:
                     "-Xmx128m",
                     "-XX:MaxDirectMemorySize=192m",
                     *_OPTIONS,
+                    *self._java_options,
                     "-cp",
                     class_path(PROJECT),
                     "org.apache.bookkeeper.server.Main",
@@ -207,9 +216,11 @@ async def _delete_cookie(address: str, bookie_id: str) -> None:
 class JavaClient:
     """A process with BookKeeper's Java client, which runs one command after the other."""
 
-    def __init__(self, class_path: str, directory: Path, zookeeper: str, *settings: str) -> None:
+    def __init__(
+        self, class_path: str, directory: Path, zookeeper: str, *settings: str, java_options: Sequence[str] = ()
+    ) -> None:
         address = f"zk+hierarchical://{zookeeper}{ROOT}"
-        options = ["-Xmx128m", *_OPTIONS, "-cp", class_path, str(EXCHANGE)]
+        options = ["-Xmx128m", *_OPTIONS, *java_options, "-cp", class_path, str(EXCHANGE)]
         self._log = directory / "java-client.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -248,13 +259,14 @@ class BookKeeperCluster:
         bookie_count: int,
         settings: Mapping[str, object] | None = None,
         small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.class_path = class_path(PROJECT)
         self.directory = directory
         self.java: JavaClient | None = None
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
         self.bookies = [
-            Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib)
+            Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib, java_options)
             for each in range(bookie_count)
         ]
 
@@ -279,6 +291,24 @@ class BookKeeperCluster:
         """Delete the cookie of a bookie, as an operator does before the bookie starts with an empty disk."""
         asyncio.run(_delete_cookie(self.zookeeper.address, bookie.bookie_id))
 
+    def run_java(self, program: Path, *arguments: str) -> list[str]:
+        """Run a program that uses the Java client, and return the lines that it prints with "=" in front."""
+        address = f"zk+hierarchical://{self.zookeeper.address}{ROOT}"
+        command = [
+            "java",
+            "-Xmx512m",
+            *_OPENS,
+            *_LOG_OPTIONS,
+            "-cp",
+            self.class_path,
+            str(program),
+            address,
+            *arguments,
+        ]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_DEADLINE_S, check=False)
+        assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
+        return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
+
     def exchange(self, *arguments: str) -> list[str]:
         """Run a command of the Java client (LedgerExchange.java), and return the lines that it prints."""
         if self.java is None:
@@ -288,11 +318,14 @@ class BookKeeperCluster:
 
 @contextmanager
 def bookkeeper_cluster(
-    bookie_count: int, settings: Mapping[str, object] | None = None, small_disk_mib: int = 0
+    bookie_count: int,
+    settings: Mapping[str, object] | None = None,
+    small_disk_mib: int = 0,
+    java_options: Sequence[str] = (),
 ) -> Iterator[BookKeeperCluster]:
     """Run a cluster for the block, in a directory of its own. `settings` are added to those of the bookies."""
     with tempfile.TemporaryDirectory(prefix="bookkeeper-") as directory:
-        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib)
+        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib, java_options)
         try:
             cluster.start()
             yield cluster

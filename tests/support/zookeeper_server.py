@@ -15,13 +15,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).parent / "java_projects/zookeeper.xml"
+SET_COUNTER = Path(__file__).parent / "SetCounter.java"
 START_DEADLINE_S = 60.0
 RESOLVE_DEADLINE_S = 600.0
 TICK_MS = 500
@@ -76,11 +77,11 @@ class ZooKeeperServer:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
-        data = directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
+        self.data = directory / "data"
+        self.data.mkdir(parents=True, exist_ok=True)
         lines = [
             f"tickTime={TICK_MS}",
-            f"dataDir={data}",
+            f"dataDir={self.data}",
             f"clientPort={self.port}",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
@@ -133,6 +134,25 @@ class ZooKeeperServer:
         if process is not None:
             process.kill()
             process.wait()
+
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Restart with other numbers of the next sequential children of nodes, by path."""
+        self.kill()
+        arguments = [word for path, number in counters.items() for word in (path, str(number))]
+        command = [
+            "java",
+            "-Xmx64m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            self._class_path,
+            str(SET_COUNTER),
+            str(self.data),
+        ]
+        result = subprocess.run(
+            [*command, *arguments], timeout=START_DEADLINE_S, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr[-3000:]
+        self.start()
 
     def freeze(self) -> None:
         assert self._process is not None

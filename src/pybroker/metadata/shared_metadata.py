@@ -155,6 +155,26 @@ async def open_shared_metadata(
     return store
 
 
+async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
+    """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
+    from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore  # noqa: PLC0415
+
+    addresses = shared_addresses(config.replace(ledger_store="local"))
+    if addresses is None:
+        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+    options, deadline_s = client_options(config), float(config.metadata_store_start_timeout_seconds)
+    store: MetadataStore = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s)
+    try:
+        if addresses.configuration is not None:
+            configuration = await ZooKeeperMetadataStore.open(addresses.configuration, options, deadline_s)
+            store = RoutedMetadataStore(dict.fromkeys(CONFIGURATION_PATHS, configuration), store)
+        await require_usable(store, config.cluster_name, str(addresses.metadata))
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:
     """Raises StoreError for an unprepared tree, another cluster, and documents of a newer version."""
     clusters = await store.children(metadata_paths.CLUSTERS)
