@@ -368,7 +368,7 @@ class Broker:
                 store, broker_id, await directory_id(embedded, self.runtime), facts
             )
             self._closers.append(identity.close)
-            await identity.claim()
+            await identity.claim(float(self.config.metadata_store_start_timeout_seconds))
         await write_layout(store)
         return store
 
