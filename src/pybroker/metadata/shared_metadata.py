@@ -125,10 +125,8 @@ def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
         raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} cannot be used: {error}") from error
 
 
-async def open_shared_metadata(
-    config: BrokerConfig, addresses: SharedAddresses, embedded: MetadataStore, runtime: Runtime
-) -> MetadataStore:
-    """Connect, and return a store that keeps local documents in `embedded`, which it then owns.
+async def open_shared_metadata(config: BrokerConfig, addresses: SharedAddresses, runtime: Runtime) -> MetadataStore:
+    """Connect, and check the shared documents before anything is written.
 
     Waits for the servers up to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
     """
@@ -136,23 +134,23 @@ async def open_shared_metadata(
 
     options = client_options(config)
     deadline_s = float(config.metadata_store_start_timeout_seconds)
-    shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
-    routes: dict[str, MetadataStore] = dict.fromkeys(LOCAL_PATHS, embedded)
-    opened = [shared]
+    store: MetadataStore = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
     try:
         if addresses.configuration is not None:
             configuration = await ZooKeeperMetadataStore.open(
                 addresses.configuration, options, deadline_s, runtime.random
             )
-            opened.append(configuration)
-            routes |= dict.fromkeys(CONFIGURATION_PATHS, configuration)
-        store = RoutedMetadataStore(routes, shared)
+            store = RoutedMetadataStore(dict.fromkeys(CONFIGURATION_PATHS, configuration), store)
         await require_usable(store, config.cluster_name, str(addresses.metadata))
     except BaseException:
-        for each in opened:
-            await each.close()
+        await store.close()
         raise
     return store
+
+
+def with_local_documents(shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
+    """Return a store that keeps local documents in `embedded`. It owns both stores."""
+    return RoutedMetadataStore(dict.fromkeys(LOCAL_PATHS, embedded), shared)
 
 
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:
