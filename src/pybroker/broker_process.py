@@ -370,7 +370,7 @@ class Broker:
             stored_id = await asyncio.to_thread(
                 value_before_conversion, self._directory / "metadata.db", DIRECTORY_ID_PATH
             )
-        store = await open_shared_metadata(self.config, addresses, self.runtime)
+        store = await open_shared_metadata(self.config, addresses, self.runtime.random)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
         if broker_id is not None:

@@ -17,7 +17,8 @@ from tests.support.credentials import CertificateAuthority
 
 from pybroker.bookkeeper import BookKeeperOptions, Quorums
 from pybroker.bookkeeper.errors import BookieUnavailable, BookKeeperError
-from pybroker.bookkeeper.secure_connections import SaslCredentials, SecureConnector
+from pybroker.bookkeeper.secure_connections import SecureConnector
+from pybroker.zookeeper.digest_md5 import SaslCredentials
 
 OPTIONS = BookKeeperOptions(quorums=Quorums(2, 2, 2), append_timeout_ms=3000)
 USER = SaslCredentials("bookkeeper-user", "secret")
@@ -98,7 +99,7 @@ def test_ledgers_are_exchanged_on_uvloop(secure: SecureCluster) -> None:
 
 async def test_wrong_user_is_refused(secure: SecureCluster) -> None:
     bookie_id = secure.cluster.bookies[0].bookie_id
-    for user in (SaslCredentials(USER.username, "wrong"), SaslCredentials("bookkeeper-nobody", "secret")):
+    for user in (SaslCredentials(USER.user, "wrong"), SaslCredentials("bookkeeper-nobody", "secret")):
         async with connected(secure.cluster, OPTIONS, secure.connector(user)) as client:
             with pytest.raises(BookieUnavailable, match="check user and password"):
                 await client.bookie_space(bookie_id)

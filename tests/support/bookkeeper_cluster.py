@@ -23,6 +23,7 @@ from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 PROJECT = Path(__file__).parent / "java_projects/bookkeeper.xml"
 EXCHANGE = Path(__file__).parent / "LedgerExchange.java"
 START_DEADLINE_S = 120.0
+JAVA_DEADLINE_S = 600.0
 _OPENS = [
     word
     for module in (
@@ -33,6 +34,7 @@ _OPENS = [
     )
     for word in ("--add-opens", f"{module}=ALL-UNNAMED")
 ]
+_LOG_OPTIONS = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 _OPTIONS = [
     *_OPENS,
     "-Dio.netty.tryReflectionSetAccessible=true",
@@ -40,7 +42,7 @@ _OPTIONS = [
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+PerfDisableSharedMem",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    *_LOG_OPTIONS,
 ]
 ROOT = "/ledgers"
 
@@ -288,6 +290,24 @@ class BookKeeperCluster:
     def forget(self, bookie: Bookie) -> None:
         """Delete the cookie of a bookie, as an operator does before the bookie starts with an empty disk."""
         asyncio.run(_delete_cookie(self.zookeeper.address, bookie.bookie_id))
+
+    def run_java(self, program: Path, *arguments: str) -> list[str]:
+        """Run a program that uses the Java client, and return the lines that it prints with "=" in front."""
+        address = f"zk+hierarchical://{self.zookeeper.address}{ROOT}"
+        command = [
+            "java",
+            "-Xmx512m",
+            *_OPENS,
+            *_LOG_OPTIONS,
+            "-cp",
+            self.class_path,
+            str(program),
+            address,
+            *arguments,
+        ]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_DEADLINE_S, check=False)
+        assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
+        return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
 
     def exchange(self, *arguments: str) -> list[str]:
         """Run a command of the Java client (LedgerExchange.java), and return the lines that it prints."""

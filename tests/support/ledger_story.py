@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 from tests.support.bookie_model import ModelMetadata, ModelNetwork
-from tests.support.stepped_loop import SteppedLoop
+from tests.support.stepped_loop import NothingHappens, SteppedLoop
 
 from pybroker.bookkeeper import (
     AppendOutcome,
@@ -329,6 +330,13 @@ def tell(seed: int, steps: Sequence[Step]) -> Story:
     loop = SteppedLoop(story.chance, 0.0)
     try:
         loop.run_until_complete(story.run(steps))
+    except NothingHappens:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        with suppress(NothingHappens):
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        raise
     finally:
         loop.close()
     return story

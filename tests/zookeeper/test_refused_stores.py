@@ -34,7 +34,7 @@ async def refusal(used: BrokerConfig) -> str:
     addresses = shared_addresses(used)
     assert addresses is not None
     with pytest.raises(StoreError) as raised:
-        await open_shared_metadata(used, addresses, Runtime(used))
+        await open_shared_metadata(used, addresses)
     return str(raised.value)
 
 
@@ -65,7 +65,7 @@ async def test_configuration_documents_are_in_the_configuration_store(chroot: Se
     addresses = shared_addresses(used)
     assert addresses is not None
     embedded = MemoryMetadataStore()
-    store = with_local_documents(await open_shared_metadata(used, addresses, Runtime(used)), embedded)
+    store = with_local_documents(await open_shared_metadata(used, addresses), embedded)
     await store.put("/admin/policies/t", b"1")
     await store.put("/admin/local-policies/t/n", b"2")
     await store.put("/managed-ledgers/t/n/persistent/x", b"3")
@@ -100,7 +100,7 @@ async def test_id_of_a_running_broker_is_refused_and_that_of_the_same_directory_
     await keep_directory_id(directory, ids[1])
     assert await directory.get(DIRECTORY_ID_PATH) == (ids[0].encode(), 0)
     assert directory_id(ids[0].encode(), runtime) == ids[0]
-    stores = [await open_shared_metadata(used, addresses, runtime) for _ in range(3)]
+    stores = [await open_shared_metadata(used, addresses) for _ in range(3)]
     await write_layout(stores[0])
     identities = [
         BrokerIdentity(store, "h:8080", owner, {"host": "h"})

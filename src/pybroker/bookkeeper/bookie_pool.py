@@ -54,7 +54,7 @@ class BookiePool:
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
             return connection
-        connection = BookieConnection(bookie_id, self._options, self._clock, self._closed)
+        connection = BookieConnection(bookie_id, self._options, self._closed)
         self._connections[bookie_id] = connection
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None:
@@ -101,9 +101,9 @@ class BookiePool:
         if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
-    def in_order_of_health(self, bookie_ids: Collection[str]) -> list[str]:
+    def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
         """Return the bookies in the given order, those whose last connection failed at the end."""
-        return sorted(bookie_ids, key=self._failed_ms.__contains__)
+        return sorted(bookie_ids, key=self._failed_ms.__contains__) if self._failed_ms else bookie_ids
 
     def close(self) -> None:
         self.is_closing = True

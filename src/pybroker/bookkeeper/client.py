@@ -108,7 +108,7 @@ class BookKeeperClient:
         recorder = StoredEnsembles(self._store, ledger_id, known, self._options, self._clock)
         metadata = known.metadata
         format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
-        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._clock, self._tasks, listener)
+        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.

@@ -11,7 +11,6 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 from pybroker.bookkeeper.bookkeeper_pb2 import Response
@@ -29,29 +28,25 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
     require_tls_started,
     start_tls_request,
 )
-from pybroker.sasl.digest_md5 import DigestMd5, SaslError
+from pybroker.zookeeper.digest_md5 import DigestLogin, SaslCredentials
+from pybroker.zookeeper.errors import AuthFailed
 
 _MAX_FRAME_BYTES = 64 * 1024
+_MAX_ANSWERS = 4
+"""Answers that wait for the handshake. A bookie sends one for each request, and START_TLS twice."""
 _TLS, _FIRST_AUTH, _SECOND_AUTH, _PROBE = range(4)
 """Numbers of the requests."""
-_SERVICE = _HOST = "bookkeeper"
-"""The digest URI that bookies expect, whatever their address is."""
+_DIGEST_URI = "bookkeeper/bookkeeper"
+"""Service and host as bookies expect them, whatever their address is."""
 
 
 class HandshakeFailed(ConnectionError):
     """The bookie refused TLS or the authentication."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaslCredentials:
-    """The user of bookies with SASLBookieAuthProviderFactory and a DigestLoginModule."""
-
-    username: str
-    password: str
-
-
 class SecureConnector:
-    """`tls`: the context for TLS, or None. `credentials`: the user of SASL DIGEST-MD5, or None. `nonce` returns random text.
+    """`tls`: the context for TLS, or None. `credentials`: the user of SASL DIGEST-MD5, or None (bookies with
+    SASLBookieAuthProviderFactory and a DigestLoginModule). `nonce` returns random text.
 
     `answer_timeout_ms`: a bookie that does not answer an authentication for this time has refused it.
     """
@@ -80,7 +75,7 @@ class SecureConnector:
             if self._credentials is not None:
                 await self._authenticate(handshake, self._credentials)
             require_accepted(await handshake.call(read_lac_request(_PROBE, MAX_LEDGER_ID)))
-        except (BookKeeperError, SaslError) as error:
+        except (BookKeeperError, AuthFailed) as error:
             transport.abort()
             raise HandshakeFailed(str(error)) from error
         except BaseException:
@@ -106,15 +101,16 @@ class SecureConnector:
 
         A bookie does not answer a wrong response.
         """
-        sasl = DigestMd5(credentials.username, credentials.password, _SERVICE, _HOST, self._nonce())
+        login = DigestLogin(credentials, self._nonce(), _DIGEST_URI)
         challenge = auth_payload(await handshake.call(auth_request(_FIRST_AUTH, b"")))
-        response = auth_request(_SECOND_AUTH, sasl.respond(challenge))
+        response = login.step(challenge)
+        assert response is not None, "a login has two steps"
         try:
             async with asyncio.timeout(self._answer_timeout_ms / 1000):
-                sasl.verify(auth_payload(await handshake.call(response)))
+                login.step(auth_payload(await handshake.call(auth_request(_SECOND_AUTH, response))))
         except TimeoutError as error:
             raise HandshakeFailed(
-                f"the bookie does not answer the authentication of user {credentials.username}: check user and password"
+                f"the bookie does not answer the authentication of user {credentials.user}: check user and password"
             ) from error
 
 
@@ -158,6 +154,8 @@ class _Handshake(asyncio.Protocol):
             self._answers.extend(decode_response(body) for body in self._frames.feed(data))
         except BookKeeperError as error:
             self.failure = str(error)
+        if len(self._answers) > _MAX_ANSWERS:
+            self.failure = "the bookie sent too many answers"
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -76,10 +76,7 @@ _LIST = (
         has_traces=True,
     ),
     Command(
-        "metadata",
-        "cluster.metadata",
-        "prepare, move and check metadata in ZooKeeper or a data directory",
-        is_local=True,
+        "metadata", "cluster.metadata", "prepare the metadata store that the brokers of a cluster share", is_local=True
     ),
     Command("completion", "completion", "print the completion script for bash or zsh", is_local=True),
 )

@@ -1,26 +1,25 @@
-"""`pybroker metadata`: Prepare, move and check the metadata store of a cluster or a broker."""
+"""`pybroker metadata`: Prepare the metadata store that the brokers of a cluster share, and move documents to it."""
 
 from __future__ import annotations
 
 import argparse
 
 from pybroker.cli.broker_settings import run_with_configuration
-from pybroker.cli.commands.cluster.metadata_store_options import add_store_options, configuration
-from pybroker.cli.commands.cluster.moving_metadata import add_moving_commands
+from pybroker.cli.commands.cluster.metadata_transfer import (
+    add_store_options,
+    add_transfer_commands,
+    store_configuration,
+)
 from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, say
 from pybroker.cli.output import output_of
 from pybroker.cli.parsing import described
 
 EXAMPLES = """
 pybroker metadata init --cluster c1 --metadata-store zk:zk1:2181,zk2:2181/pulsar
+pybroker metadata export standalone.metadata --data /var/lib/pybroker
+pybroker metadata import standalone.metadata --metadata-store zk:zk1:2181/pulsar --dry-run
+pybroker metadata check --metadata-store zk:zk1:2181/pulsar
 pybroker metadata init --config broker.conf --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
-
-Move a stopped broker to ZooKeeper:
-pybroker metadata export --data data --cluster standalone --to metadata.jsonl
-pybroker metadata init --cluster standalone --metadata-store zk:zk1:2181/pulsar
-pybroker metadata import metadata.jsonl --cluster standalone --metadata-store zk:zk1:2181/pulsar --dry-run
-pybroker metadata import metadata.jsonl --cluster standalone --metadata-store zk:zk1:2181/pulsar --replace
-pybroker metadata check --cluster standalone --metadata-store zk:zk1:2181/pulsar
 """
 DEFAULT_COORDINATORS = 16
 
@@ -31,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     init = commands.add_parser(
         "init", help="write what a new cluster needs; what exists is kept, so the command can be repeated"
     )
-    add_store_options(init, may_be_embedded=False)
+    add_store_options(init)
     for name, meaning in (
         ("--web-service-url", "HTTP address of the cluster"),
         ("--web-service-url-tls", "HTTPS address of the cluster"),
@@ -47,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"number of transaction coordinators of a new cluster (default: {DEFAULT_COORDINATORS})",
     )
     init.set_defaults(run=_init)
-    add_moving_commands(commands)
+    add_transfer_commands(commands)
 
 
 def _init(options: argparse.Namespace) -> int:
@@ -64,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     from pybroker.metadata.shared_metadata import client_options, shared_addresses  # noqa: PLC0415
     from pybroker.model.names import is_valid_entity  # noqa: PLC0415
 
-    config, output = configuration(options), output_of(options)
+    config, output = store_configuration(options), output_of(options)
     # Where ledgers are stored does not matter here.
     addresses = shared_addresses(config.replace(ledger_store="local"))
     if addresses is None:

@@ -1,1 +1,0 @@
-"""SASL mechanisms of clients, without IO: for ZooKeeper and BookKeeper."""
