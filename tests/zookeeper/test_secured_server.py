@@ -16,9 +16,7 @@ from tests.support.zookeeper_server import ZooKeeperServer, free_port, zookeeper
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
-from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.shared_metadata import client_options, open_shared_metadata, shared_addresses
-from pybroker.runtime.runtime import Runtime
 from pybroker.zookeeper import ClientOptions, ServerAddresses, SessionEvent, ZooKeeperClient
 from pybroker.zookeeper.digest_md5 import SaslCredentials
 from pybroker.zookeeper.errors import AuthFailed, ConnectionLoss, NoAuth
@@ -82,7 +80,7 @@ def tls_config(secured: Secured, **changes: str) -> BrokerConfig:
 async def opened(config: BrokerConfig) -> None:
     addresses = shared_addresses(config)
     assert addresses is not None
-    store = await open_shared_metadata(config, addresses, MemoryMetadataStore(), Runtime(config))
+    store = await open_shared_metadata(config, addresses)
     assert await store.children("/admin/clusters") == ["c1"]
     await store.close()
 

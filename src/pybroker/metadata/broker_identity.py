@@ -38,7 +38,7 @@ class BrokerIdentity:
         self._store = store
         self._path = f"{BROKERS_PATH}/{broker_id}"
         self._broker_id = broker_id
-        self._directory_id = directory_id
+        self.directory_id = directory_id
         self._value = json.dumps({**facts, "directoryId": directory_id}).encode()
         self._tasks = TaskOwner("broker-identity")
         self._must_claim = False
@@ -82,7 +82,7 @@ class BrokerIdentity:
                 if found is None:
                     continue
                 holder = _decoded_holder(found.value)
-                if holder.get("directoryId") != self._directory_id:
+                if holder.get("directoryId") != self.directory_id:
                     return str(holder or "its description cannot be read")
                 try:
                     await self._store.delete(self._path, found.version)
@@ -140,11 +140,12 @@ def _decoded_holder(value: bytes) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-async def directory_id(embedded: MetadataStore, runtime: Runtime) -> str:
-    """Return the id of the data directory, created at its first use with a shared store."""
-    found = await embedded.get(DIRECTORY_ID_PATH)
-    if found is not None:
-        return found.value.decode(errors="replace")
-    created = f"{runtime.random.getrandbits(128):032x}"
-    await embedded.put(DIRECTORY_ID_PATH, created.encode())
-    return created
+def directory_id(stored: bytes | None, runtime: Runtime) -> str:
+    """Return the id of the data directory, given the value at DIRECTORY_ID_PATH; a new one without a value."""
+    return f"{runtime.random.getrandbits(128):032x}" if stored is None else stored.decode(errors="replace")
+
+
+async def keep_directory_id(embedded: MetadataStore, identity: str) -> None:
+    """Store a new id at the first use of the data directory with a shared store."""
+    if await embedded.get(DIRECTORY_ID_PATH) is None:
+        await embedded.put(DIRECTORY_ID_PATH, identity.encode())

@@ -10,6 +10,7 @@ import json
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
@@ -17,7 +18,6 @@ from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
-from pybroker.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from pybroker.metadata.resources import Resources
@@ -126,9 +126,9 @@ def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
 
 
 async def open_shared_metadata(
-    config: BrokerConfig, addresses: SharedAddresses, embedded: MetadataStore, runtime: Runtime
+    config: BrokerConfig, addresses: SharedAddresses, random: Random | None = None
 ) -> MetadataStore:
-    """Connect, and return a store that keeps local documents in `embedded`, which it then owns.
+    """Connect, and check the shared documents before anything is written.
 
     Waits for the servers up to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
     """
@@ -136,43 +136,29 @@ async def open_shared_metadata(
 
     options = client_options(config)
     deadline_s = float(config.metadata_store_start_timeout_seconds)
-    shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
-    routes: dict[str, MetadataStore] = dict.fromkeys(LOCAL_PATHS, embedded)
-    opened = [shared]
+    store: MetadataStore = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, random)
     try:
         if addresses.configuration is not None:
-            configuration = await ZooKeeperMetadataStore.open(
-                addresses.configuration, options, deadline_s, runtime.random
-            )
-            opened.append(configuration)
-            routes |= dict.fromkeys(CONFIGURATION_PATHS, configuration)
-        store = RoutedMetadataStore(routes, shared)
-        await require_usable(store, config.cluster_name, str(addresses.metadata))
-    except BaseException:
-        for each in opened:
-            await each.close()
-        raise
-    return store
-
-
-async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
-    """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
-    from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore  # noqa: PLC0415
-
-    addresses = shared_addresses(config.replace(ledger_store="local"))
-    if addresses is None:
-        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
-    options, deadline_s = client_options(config), float(config.metadata_store_start_timeout_seconds)
-    store: MetadataStore = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s)
-    try:
-        if addresses.configuration is not None:
-            configuration = await ZooKeeperMetadataStore.open(addresses.configuration, options, deadline_s)
+            configuration = await ZooKeeperMetadataStore.open(addresses.configuration, options, deadline_s, random)
             store = RoutedMetadataStore(dict.fromkeys(CONFIGURATION_PATHS, configuration), store)
         await require_usable(store, config.cluster_name, str(addresses.metadata))
     except BaseException:
         await store.close()
         raise
     return store
+
+
+def with_local_documents(shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
+    """Return a store that keeps local documents in `embedded`. It owns both stores."""
+    return RoutedMetadataStore(dict.fromkeys(LOCAL_PATHS, embedded), shared)
+
+
+async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
+    """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
+    addresses = shared_addresses(config.replace(ledger_store="local"))
+    if addresses is None:
+        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+    return await open_shared_metadata(config, addresses)
 
 
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:

@@ -100,11 +100,11 @@ def the_claim_of_the_former_session_counts_as_that_of_another_broker(patch: pyte
 
     async def once(self: BrokerIdentity) -> None:
         patch.setattr(self, "_take", lambda holder: None, raising=False)
-        own, self._directory_id = self._directory_id, "of another broker"
+        own, self.directory_id = self.directory_id, "of another broker"
         try:
             await claim_again(self)
         finally:
-            self._directory_id = own
+            self.directory_id = own
 
     patch.setattr(BrokerIdentity, "_claim_again", once)
 
