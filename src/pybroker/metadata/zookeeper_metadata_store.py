@@ -110,9 +110,15 @@ class ZooKeeperMetadataStore(MetadataStore):
         try:
             try:
                 await client.start(start_deadline_s)
+                async with asyncio.timeout(start_deadline_s):
+                    has_root = await _has_root(client)
+            except TimeoutError as error:
+                raise ConnectionLoss(
+                    f"ZooKeeper at {addresses} did not answer within {start_deadline_s:g} s: {client.last_failure}"
+                ) from error
             finally:
                 await tasks.close()
-            if await client.exists("/") is None:
+            if not has_root:
                 await client.close()
                 raise StoreError(
                     f"ZooKeeper has no node {addresses.chroot}: prepare it for a cluster with `pybroker metadata init`,"
@@ -602,6 +608,15 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def close(self) -> None:
         self._is_closed = True
         await self._client.close()
+
+
+async def _has_root(client: ZooKeeperClient) -> bool:
+    """Return whether the node of the chroot exists. Repeated after lost connections."""
+    while True:
+        try:
+            return await client.exists("/") is not None
+        except ConnectionLoss:
+            await asyncio.sleep(_RETRY_PAUSE_S)
 
 
 async def _log_waiting(client: ZooKeeperClient, deadline_s: float) -> None:
