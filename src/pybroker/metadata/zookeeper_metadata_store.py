@@ -534,6 +534,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         async def outcome() -> int | None:
             self._require_session(session_id, path)
             node = await self._node(path)
+            self._require_session(session_id, path)  # the read may have waited for another session
             if node is None:
                 return None
             if node[1].ephemeral_owner == session_id and node[1].czxid > last_zxid:
