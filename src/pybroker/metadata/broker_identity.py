@@ -68,7 +68,7 @@ class BrokerIdentity:
         while True:
             try:
                 return await self._claim_or_holder()
-            except (MetadataUnavailable, UnknownOutcome) as error:  # to claim it again is the same
+            except (MetadataUnavailable, UnknownOutcome) as error:
                 logs.warning("broker_id.claim_failed", broker_id=self._broker_id, error=str(error))
                 await asyncio.sleep(CLAIM_PAUSE_S)
 

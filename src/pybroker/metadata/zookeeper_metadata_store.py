@@ -112,7 +112,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 await client.start(start_deadline_s)
             finally:
                 await tasks.close()
-            if await client.exists("/") is None:
+            if await _root(client) is None:
                 await client.close()
                 raise StoreError(
                     f"ZooKeeper has no node {addresses.chroot}: prepare it for a cluster with `pybroker metadata init`,"
@@ -603,6 +603,15 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def close(self) -> None:
         self._is_closed = True
         await self._client.close()
+
+
+async def _root(client: ZooKeeperClient) -> Stat | None:
+    """Return the stat of the chroot. Raises the error of the last attempt."""
+    for _ in range(_RACE_ATTEMPTS - 1):
+        with suppress(ConnectionLoss, NotSent):
+            return await client.exists("/")
+        await asyncio.sleep(_RETRY_PAUSE_S)
+    return await client.exists("/")
 
 
 async def _log_waiting(client: ZooKeeperClient, deadline_s: float) -> None:
