@@ -48,8 +48,6 @@ class BrokerIdentity:
 
     async def claim(self, deadline_s: float) -> None:
         """Raises StoreError if another broker has the id, or if sessions were lost until the deadline."""
-        self._store.listen(self._session_changed)
-        self._is_claiming = True
         try:
             async with asyncio.timeout(deadline_s):
                 holder = await self._first_claim()
@@ -58,24 +56,18 @@ class BrokerIdentity:
                 f"the id {self._broker_id} was not claimed within {deadline_s:g} s, because sessions with the metadata store"
                 " were lost"
             ) from error
-        finally:
-            self._is_claiming = False
         if holder is not None:
             raise StoreError(
                 f"another broker has the id {self._broker_id}: {holder}. Give each"
                 " broker its own advertisedAddress and webServicePort; if that broker has just been killed, wait"
                 " until its session with the metadata store ends"
             )
+        self._store.listen(self._session_changed)
 
     async def _first_claim(self) -> str | None:
         while True:
-            self._must_claim = False
             try:
-                holder = await self._claim_or_holder()
-                if (
-                    not self._must_claim
-                ):  # The session of the claim is still the present one, or its end is to be reported.
-                    return holder
+                return await self._claim_or_holder()
             except (MetadataUnavailable, UnknownOutcome) as error:
                 logs.warning("broker_id.claim_failed", broker_id=self._broker_id, error=str(error))
                 await asyncio.sleep(CLAIM_PAUSE_S)

@@ -110,15 +110,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         try:
             try:
                 await client.start(start_deadline_s)
-                async with asyncio.timeout(start_deadline_s):
-                    has_root = await _has_root(client)
-            except TimeoutError as error:
-                raise ConnectionLoss(
-                    f"ZooKeeper at {addresses} did not answer within {start_deadline_s:g} s: {client.last_failure}"
-                ) from error
             finally:
                 await tasks.close()
-            if not has_root:
+            if await _root(client) is None:
                 await client.close()
                 raise StoreError(
                     f"ZooKeeper has no node {addresses.chroot}: prepare it for a cluster with `pybroker metadata init`,"
@@ -540,6 +534,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         async def outcome() -> int | None:
             self._require_session(session_id, path)
             node = await self._node(path)
+            self._require_session(session_id, path)  # the read may have waited for another session
             if node is None:
                 return None
             if node[1].ephemeral_owner == session_id and node[1].czxid > last_zxid:
@@ -610,13 +605,13 @@ class ZooKeeperMetadataStore(MetadataStore):
         await self._client.close()
 
 
-async def _has_root(client: ZooKeeperClient) -> bool:
-    """Return whether the node of the chroot exists. Repeated after lost connections."""
-    while True:
-        try:
-            return await client.exists("/") is not None
-        except ConnectionLoss:
-            await asyncio.sleep(_RETRY_PAUSE_S)
+async def _root(client: ZooKeeperClient) -> Stat | None:
+    """Return the stat of the chroot. Raises the error of the last attempt."""
+    for _ in range(_RACE_ATTEMPTS - 1):
+        with suppress(ConnectionLoss, NotSent):
+            return await client.exists("/")
+        await asyncio.sleep(_RETRY_PAUSE_S)
+    return await client.exists("/")
 
 
 async def _log_waiting(client: ZooKeeperClient, deadline_s: float) -> None:
