@@ -377,7 +377,7 @@ class Broker:
             facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
             self._identity = identity = BrokerIdentity(store, broker_id, directory_id(stored_id, self.runtime), facts)
             self._closers.append(identity.close)
-            await identity.claim()
+            await identity.claim(float(self.config.metadata_store_start_timeout_seconds))
         return store
 
     def _fixed_broker_id(self) -> str | None:

@@ -106,10 +106,10 @@ async def test_id_of_a_running_broker_is_refused_and_that_of_the_same_directory_
         BrokerIdentity(store, "h:8080", owner, {"host": "h"})
         for store, owner in zip(stores, (ids[0], ids[1], ids[0]), strict=True)
     ]
-    await identities[0].claim()
+    await identities[0].claim(30)
     with pytest.raises(StoreError, match=r"another broker has the id h:8080"):
-        await identities[1].claim()
-    await identities[2].claim()
+        await identities[1].claim(30)
+    await identities[2].claim(30)
     for identity, store in zip(identities, stores, strict=True):
         await identity.close()
         await store.close()

@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 
-from pybroker.errors import BadVersionError, StoreError
+from pybroker.errors import BadVersionError, MetadataUnavailable, StoreError
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.session_report import SessionEvent
 from pybroker.runtime import logs
@@ -46,9 +46,16 @@ class BrokerIdentity:
         self.conflict = ""
         """Why this broker must not take clients: another broker has its id. Empty without a conflict."""
 
-    async def claim(self) -> None:
-        """Raises StoreError if another broker has the id."""
-        holder = await self._claim_or_holder()
+    async def claim(self, deadline_s: float) -> None:
+        """Raises StoreError if another broker has the id, or if sessions were lost until the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                holder = await self._first_claim()
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                f"the id {self._broker_id} was not claimed within {deadline_s:g} s, because sessions with the metadata store"
+                " were lost"
+            ) from error
         if holder is not None:
             raise StoreError(
                 f"another broker has the id {self._broker_id}: {holder}. Give each"
@@ -56,6 +63,14 @@ class BrokerIdentity:
                 " until its session with the metadata store ends"
             )
         self._store.listen(self._session_changed)
+
+    async def _first_claim(self) -> str | None:
+        while True:
+            try:
+                return await self._claim_or_holder()
+            except MetadataUnavailable as error:
+                logs.warning("broker_id.claim_failed", broker_id=self._broker_id, error=str(error))
+                await asyncio.sleep(CLAIM_PAUSE_S)
 
     async def _claim_or_holder(self) -> str | None:
         """Return None if the id is claimed now, otherwise the description of its holder. Raises StoreError."""
