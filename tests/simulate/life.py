@@ -30,12 +30,11 @@ from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, fi
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
 from pybroker.metadata.metadata_store import MetadataStore
-from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
 from pybroker.metadata.shared_metadata import (
-    LOCAL_PATHS,
     client_options,
     require_usable,
     shared_addresses,
+    with_local_documents,
     write_layout,
 )
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
@@ -172,15 +171,14 @@ class Life(Process):
             return embedded
         options = replace(client_options(config), clock_ms=self._now_ms)
         shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, START_S, self.runtime.random)
-        routed = RoutedMetadataStore(dict.fromkeys(LOCAL_PATHS, embedded), shared)
-        await require_usable(routed, config.cluster_name, "the simulated ZooKeeper")
-        stored_id = await embedded.get(DIRECTORY_ID_PATH)
-        identity = directory_id(None if stored_id is None else stored_id.value, self.runtime)
-        self._identity = BrokerIdentity(routed, "broker", identity, {})
+        await require_usable(shared, config.cluster_name, "the simulated ZooKeeper")
+        stored = await embedded.get(DIRECTORY_ID_PATH)
+        identity = directory_id(None if stored is None else stored.value, self.runtime)
+        self._identity = BrokerIdentity(shared, "broker", identity, {})
         await self._identity.claim(START_S)
         await keep_directory_id(embedded, identity)
-        await write_layout(routed)
-        return routed
+        await write_layout(shared)
+        return with_local_documents(shared, embedded)
 
     def _now_ms(self) -> float:
         return self.loop.time() * 1000

@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 
-from pybroker.errors import BadVersionError, MetadataUnavailable, StoreError
+from pybroker.errors import BadVersionError, MetadataUnavailable, StoreError, UnknownOutcome
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.session_report import SessionEvent
 from pybroker.runtime import logs
@@ -68,7 +68,7 @@ class BrokerIdentity:
         while True:
             try:
                 return await self._claim_or_holder()
-            except MetadataUnavailable as error:
+            except (MetadataUnavailable, UnknownOutcome) as error:
                 logs.warning("broker_id.claim_failed", broker_id=self._broker_id, error=str(error))
                 await asyncio.sleep(CLAIM_PAUSE_S)
 
