@@ -217,6 +217,16 @@ INTENDED: tuple[Intended, ...] = (
         "its first lookup or local policy.",
     ),
     Intended(
+        "metadata_boundaries",
+        "boundaries *: bundles: *",
+        "Boundaries without a number of bundles are used. Pulsar ignores them, and creates the default number of even bundles.",
+    ),
+    Intended(
+        "metadata_boundaries",
+        "other number: *",
+        "Boundaries that do not fit the number of bundles are refused with 400. Pulsar ignores the number.",
+    ),
+    Intended(
         "metadata_names",
         "topics: body*",
         "Topics are listed in the order of their names. Pulsar lists them in the order of their encoded names.",

@@ -94,3 +94,22 @@ def metadata_clusters(run: Run) -> None:
     run.rest("domains again", "GET", f"{cluster}/failureDomains")
     run.rest("migration again", "GET", f"{cluster}/migrate")
     run.rest("delete again", "DELETE", cluster)
+
+
+@scenario
+def metadata_boundaries(run: Run) -> None:
+    """Namespaces that are created with boundaries of their bundles, with and without the number of bundles."""
+    tenant = with_tenant(run)
+    quarters = ["0x00000000", "0x40000000", "0x80000000", "0xffffffff"]
+    cases: dict[str, dict[str, object]] = {
+        "boundaries and number": {"boundaries": quarters, "numBundles": 3},
+        "boundaries only": {"boundaries": quarters},
+        "boundaries and zero": {"boundaries": quarters, "numBundles": 0},
+        "number only": {"numBundles": 3},
+        "other number": {"boundaries": quarters, "numBundles": 5},
+        "nothing": {},
+    }
+    for number, (label, bundles) in enumerate(cases.items()):
+        path = f"{V2}/namespaces/{tenant}/ns{number}"
+        run.rest(f"{label}: create", "PUT", path, {"bundles": bundles})
+        run.rest(f"{label}: bundles", "GET", f"{path}/bundles")

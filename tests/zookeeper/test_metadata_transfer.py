@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.earlier_metadata import write_layout_2
 from tests.support.zookeeper_server import ZooKeeperServer
 from tests.zookeeper.test_two_brokers import call, directory, settings
 
@@ -153,3 +154,21 @@ def test_command_that_cannot_start_says_why(
     assert answer.returncode in (1, 2)
     assert text in answer.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_that_only_read_do_not_convert_a_data_directory(tmp_path: Path) -> None:
+    data = directory(tmp_path, "data")
+    (data / "LOCK").touch()
+    write_layout_2(
+        data / "metadata.db", {"/admin/clusters/c1": b"{}", "/admin/tenants/t": b'{"allowedClusters":["c1"]}'}
+    )
+    before = (data / "metadata.db").read_bytes()
+    arguments = ("--cluster", "c1", "--data", data)
+    assert metadata("export", tmp_path / "file", *arguments).returncode == 0
+    assert "/admin/policies/t" in (tmp_path / "file").read_text()
+    assert metadata("check", *arguments).returncode == 0
+    assert metadata("import", tmp_path / "file", *arguments, "--dry-run").returncode == 0
+    other = metadata("import", tmp_path / "file", "--cluster", "c2", "--data", data)
+    assert other.returncode == 1
+    assert "has the documents of cluster c1, clusterName is c2" in other.stderr
+    assert (data / "metadata.db").read_bytes() == before

@@ -293,6 +293,8 @@ async def test_usable_documents_have_no_problems() -> None:
         ("/admin/policies/acme", b'{"adminRoles":7}', "cannot be read", True),
         ("/admin/clusters/c1/namespaceIsolationPolicies", b"[]", "cannot be read", True),
         ("/admin/partitioned-topics/acme/orders/persistent/t", b'{"partitions":0}', "0 partitions", True),
+        ("/managed-ledgers/acme/orders/persistent/counted", b"1", "partitioned topic of the same name", True),
+        ("/managed-ledgers/acme/orders/persistent/counted-partition-2", b"1", "has 2 partitions", True),
         ("/admin/policies/other/ns", b"{}", "tenant other, which does not exist", True),
         ("/admin/policies/acme/orders", b'{"replication_clusters":["c9"]}', "c9", False),
         ("/admin/local-policies/acme/gone", b"{}", "namespace that does not exist", False),
@@ -301,7 +303,9 @@ async def test_usable_documents_have_no_problems() -> None:
     ],
 )
 async def test_document_that_brokers_cannot_use_is_reported(path: str, value: bytes, text: str, is_error: bool) -> None:
-    reported = await found({**DOCUMENTS, path: value})
+    counted = {"/admin/partitioned-topics/acme/orders/persistent/counted": b'{"partitions":2}'}
+    sound = {f"/managed-ledgers/acme/orders/persistent/counted-partition-{index}": b"1" for index in range(2)}
+    reported = await found({**DOCUMENTS, **counted, **sound, path: value})
     assert [(each.path, each.is_error) for each in reported] == [(path, is_error)]
     assert text in reported[0].text
 

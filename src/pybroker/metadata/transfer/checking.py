@@ -1,7 +1,7 @@
 """Finds shared documents that brokers cannot use, for `pybroker metadata check`. Reads only.
 
 Each document is decoded as brokers do it, and compared with those that it belongs to or names. Memory: the names of
-tenants, namespaces and clusters, and the bundles of namespaces, are kept; documents are not.
+tenants, namespaces and clusters, the bundles of namespaces, and the partition counts of topics are kept; documents are not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pybroker.metadata.stored_document import decoded
 from pybroker.metadata.transfer.exporting import Progress
 from pybroker.metadata.transfer.shared_documents import Document, DocumentKind, documents, kind_of
 from pybroker.model.cluster_data import ClusterPolicies, FailureDomain, NamespaceIsolationData, ResourceQuota
+from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
 from pybroker.model.policies import (
     BundlesData,
     ClusterData,
@@ -68,6 +69,8 @@ class _Names:
     local_bundles: dict[str, BundlesData | None] = field(default_factory=dict)
     used_clusters: dict[str, set[str]] = field(default_factory=dict)
     """By the path of the document that names them."""
+    partitions: dict[TopicName, int] = field(default_factory=dict)
+    """The partition counts of partitioned topics."""
 
 
 async def problems(store: MetadataStore, cluster_name: str, progress: Progress) -> AsyncIterator[Problem]:
@@ -81,6 +84,29 @@ async def problems(store: MetadataStore, cluster_name: str, progress: Progress) 
             yield problem
     for problem in _between(names, cluster_name):
         yield problem
+    async for topic in _stored_topics(store):
+        for problem in _of_topic(topic, names.partitions):
+            yield problem
+
+
+async def _stored_topics(store: MetadataStore) -> AsyncIterator[TopicName]:
+    """Yield the topics that have a managed ledger in this store; those of local ledgers are in data directories."""
+    for tenant in await store.children(metadata_paths.MANAGED_LEDGERS):
+        for local_name in await store.children(f"{metadata_paths.MANAGED_LEDGERS}/{tenant}"):
+            namespace = NamespaceName(tenant, local_name)
+            for segment in await store.children(metadata_paths.managed_ledgers(namespace, PERSISTENT)):
+                yield metadata_paths.topic_of_segment(namespace, PERSISTENT, segment)
+
+
+def _of_topic(topic: TopicName, partitions: Mapping[TopicName, int]) -> Iterable[Problem]:
+    path, count = metadata_paths.managed_ledger(topic), partitions.get(topic.partitioned_name)
+    if topic.partition_index < 0:
+        if count is not None:
+            text = "is a topic, and there is a partitioned topic of the same name: clients cannot read its messages"
+            yield Problem(path, text, is_error=True)
+    elif count is not None and topic.partition_index >= count:
+        text = f"is a partition, and {topic.partitioned_name} has {count} partitions: clients do not read its messages"
+        yield Problem(path, text, is_error=True)
 
 
 def _of_document(document: Document, names: _Names) -> Iterable[Problem]:
@@ -125,6 +151,10 @@ def _of_content(path: str, kind: DocumentKind, content: Any, names: _Names) -> I
         case DocumentKind.LOCAL_POLICIES:
             names.local_bundles["/".join(segments[3:5])] = content.bundles
         case DocumentKind.PARTITIONED_TOPIC:
+            name = metadata_paths.partitioned_topic_of_segment(
+                NamespaceName(segments[3], segments[4]), segments[5], segments[6]
+            )
+            names.partitions[name] = content.partitions
             if content.partitions < 1:
                 yield Problem(path, f"has {content.partitions} partitions: delete the topic", is_error=True)
 

@@ -16,7 +16,7 @@ from pybroker.errors import BadVersionError, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.metadata.shared_metadata import LAYOUT_VERSION
-from pybroker.metadata.transfer.export_file import InvalidExport, checked_header, exported_documents
+from pybroker.metadata.transfer.export_file import Header, InvalidExport, checked_header, exported_documents
 from pybroker.metadata.transfer.exporting import next_start
 from pybroker.metadata.transfer.shared_documents import root_of
 
@@ -39,6 +39,24 @@ class ImportResult:
     """The cluster's own addresses, which are those of the store."""
     different: list[str] = field(default_factory=list)
     """Paths of documents with other content, which were not replaced."""
+
+
+def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
+    """Return header and number of documents of a file that a store of the cluster accepts. Raises InvalidExport, OSError."""
+    header, count = checked_header(file)
+    if header.cluster != cluster_name:
+        raise InvalidExport(
+            f"{file} has the documents of cluster {header.cluster}, clusterName is {cluster_name}:"
+            " documents name their cluster, so the new one must have the same name."
+        )
+    if header.layout > LAYOUT_VERSION:
+        raise InvalidExport(
+            f"{file} has documents of version {header.layout}, this version of pybroker reads up to"
+            f" {LAYOUT_VERSION}: use the newer version."
+        )
+    if header.next_start > MAX_STARTS:
+        raise InvalidExport(f"{file} counts {header.next_start} starts of brokers, more than {MAX_STARTS}.")
+    return header, count
 
 
 class DocumentImport:
@@ -65,19 +83,7 @@ class DocumentImport:
 
     async def run(self) -> ImportResult:
         """Raises InvalidExport before anything is written. After a StoreError, repeat the import."""
-        header, count = checked_header(self._file)
-        if header.cluster != self._cluster_name:
-            raise InvalidExport(
-                f"{self._file} has the documents of cluster {header.cluster}, clusterName is {self._cluster_name}:"
-                " documents name their cluster, so the new one must have the same name."
-            )
-        if header.layout > LAYOUT_VERSION:
-            raise InvalidExport(
-                f"{self._file} has documents of version {header.layout}, this version of pybroker reads up to"
-                f" {LAYOUT_VERSION}: use the newer version."
-            )
-        if header.next_start > MAX_STARTS:
-            raise InvalidExport(f"{self._file} counts {header.next_start} starts of brokers, more than {MAX_STARTS}.")
+        header, count = importable_header(self._file, self._cluster_name)
         for _ in exported_documents(self._file):
             pass  # Each document must be readable before the first one is written.
         done = 0

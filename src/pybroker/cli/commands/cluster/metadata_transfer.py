@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20
 """Paths of differing documents that the text names; JSON has all."""
+METADATA_FILE, METADATA_MARK = "metadata.db", "metadata.end"
 _REPORT_EVERY_S = 2.0
 _KEY_OF_OPTION = {
     "cluster": "clusterName",
@@ -33,12 +34,15 @@ _KEY_OF_OPTION = {
 }
 
 
-class WhenNew(Enum):
-    """What a command does if the data directory has no metadata yet."""
+class Use(Enum):
+    """The use of a data directory by a command, and what it does if the directory has no metadata yet."""
 
-    REFUSE = "refuse"
-    CREATE = "create"
+    READ = "read"
+    """Read a copy, because opening converts metadata of an earlier layout; refuse a new directory."""
     SIMULATE = "simulate"
+    """Read a copy; take a new directory for an empty one."""
+    CHANGE = "change"
+    """Change the metadata; create them in a new directory."""
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -125,35 +129,48 @@ def _in_loop(command: Command) -> Callable[[argparse.Namespace], int]:
 
 
 @asynccontextmanager
-async def _opened(config: BrokerConfig, when_new: WhenNew = WhenNew.REFUSE) -> AsyncIterator[MetadataStore]:
+async def _opened(config: BrokerConfig, use: Use = Use.READ) -> AsyncIterator[MetadataStore]:
     """Open the store of the configuration: ZooKeeper, or the data directory of a broker that does not run."""
     from pybroker.metadata.shared_metadata import shared_addresses  # noqa: PLC0415
 
     # Where ledgers are stored does not matter here.
     addresses = shared_addresses(config.replace(ledger_store="local"))
-    store = await (_open_embedded(config, when_new) if addresses is None else _open_shared(config))
-    try:
+    async with AsyncExitStack() as opened:
+        store = await (_open_shared(config) if addresses else _open_embedded(config, use, opened))
+        opened.push_async_callback(store.close)
         yield store
-    finally:
-        await store.close()
 
 
-async def _open_embedded(config: BrokerConfig, when_new: WhenNew) -> MetadataStore:
+async def _open_embedded(config: BrokerConfig, use: Use, opened: AsyncExitStack) -> MetadataStore:
     from pybroker.errors import StoreError  # noqa: PLC0415
     from pybroker.local_store.data_directory import DataDirectoryLock  # noqa: PLC0415
     from pybroker.metadata.memory_metadata_store import MemoryMetadataStore  # noqa: PLC0415
     from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore  # noqa: PLC0415
 
     directory = Path(config.data_directory)
-    path = directory / "metadata.db"
-    if when_new is WhenNew.SIMULATE and not path.exists():
-        return MemoryMetadataStore()
-    if when_new is WhenNew.REFUSE and not path.exists():
+    if use is not Use.CHANGE and not (directory / METADATA_FILE).exists():
+        if use is Use.SIMULATE:
+            return MemoryMetadataStore()
         raise StoreError(
-            f"{directory} has no metadata.db: give --data with the data directory of a broker, or --metadata-store"
+            f"{directory} has no {METADATA_FILE}: give --data with the data directory of a broker, or --metadata-store"
         )
-    DataDirectoryLock(directory)  # until the process ends
-    return await SqliteMetadataStore.open(path, mark=directory / "metadata.end")
+    lock = DataDirectoryLock(directory, is_only_looked_at=use is not Use.CHANGE)
+    opened.callback(lock.release)
+    if use is not Use.CHANGE:
+        directory = _copied(directory, opened)
+    return await SqliteMetadataStore.open(directory / METADATA_FILE, mark=directory / METADATA_MARK)
+
+
+def _copied(directory: Path, opened: AsyncExitStack) -> Path:
+    """Return a directory with copies of the metadata, which lasts as long as `opened`. Raises OSError."""
+    import shutil  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415
+
+    copies = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pybroker-")))
+    for name in (METADATA_FILE, f"{METADATA_FILE}-wal", METADATA_MARK):
+        if (directory / name).exists():
+            shutil.copyfile(directory / name, copies / name)
+    return copies
 
 
 async def _open_shared(config: BrokerConfig) -> MetadataStore:
@@ -201,12 +218,11 @@ async def _export(config: BrokerConfig, options: argparse.Namespace, output: Out
 
 
 async def _import(config: BrokerConfig, options: argparse.Namespace, output: Output) -> int:
-    from pybroker.metadata.transfer.export_file import checked_header  # noqa: PLC0415
-    from pybroker.metadata.transfer.importing import DocumentImport, paths_told  # noqa: PLC0415
+    from pybroker.metadata.transfer.importing import DocumentImport, importable_header, paths_told  # noqa: PLC0415
 
-    checked_header(options.file)  # before a new data directory is made
+    importable_header(options.file, config.cluster_name)  # before a data directory is created or converted
     progress = _Progress("imported")
-    async with _opened(config, WhenNew.SIMULATE if options.dry_run else WhenNew.CREATE) as store:
+    async with _opened(config, Use.SIMULATE if options.dry_run else Use.CHANGE) as store:
         result = await DocumentImport(
             store,
             config.cluster_name,
