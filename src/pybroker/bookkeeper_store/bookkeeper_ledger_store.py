@@ -26,8 +26,13 @@ from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
 from pybroker.memory.broker_memory import Memory
 
-_COUNTERS = tuple(
-    ["ledgers_created", "ledgers_sealed", "ledgers_recovered", "ledgers_deleted", "entries_added", "entries_read"]
+_COUNTERS = (
+    "ledgers_created",
+    "ledgers_sealed",
+    "ledgers_recovered",
+    "ledgers_deleted",
+    "entries_added",
+    "entries_read",
 )
 MAX_READERS = 10_000
 """Readers of sealed ledgers that are kept, with the metadata of their ledgers. Others are opened again."""
