@@ -102,7 +102,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "wire",
     ),
     "broker_assembly": (*STORES, "managed_ledger", "wire", "broker"),
-    "broker_process": (*BROKER, "wire", "broker", "server", "admin", "websocket", "broker_assembly"),
+    "broker_process": (
+        *BROKER,
+        "bookkeeper_store",
+        "wire",
+        "broker",
+        "server",
+        "admin",
+        "websocket",
+        "broker_assembly",
+    ),
     "embedding": (
         *STORES,
         "wire",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.errors import AdminError, BadVersionError, MetadataUnavailable, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
@@ -36,8 +37,8 @@ BROKERS_PATH = "/pybroker/brokers"
 """Parent of one session value for each running broker, by its id: two brokers cannot have the same one."""
 DIRECTORY_ID_PATH = "/local-store/directory-id"
 """In the embedded store: identifies this data directory."""
-LOCAL_PATHS = (metadata_paths.MANAGED_LEDGERS, "/local-store")
-"""What stays in the embedded store: ids of local ledgers mean nothing to other brokers."""
+LOCAL_STORE = "/local-store"
+"""What belongs to the data directory."""
 CONFIGURATION_PATHS = (
     metadata_paths.CLUSTERS,
     metadata_paths.POLICIES,
@@ -62,11 +63,6 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
         if configuration is not None:
             raise ConfigError("configurationMetadataStoreUrl is set and metadataStoreUrl is empty: set both or neither")
         return None
-    if not config.ledger_store:
-        raise ConfigError(
-            "metadataStoreUrl is set, which means ledgers on BookKeeper, as in Pulsar; this version stores ledgers only in"
-            " the data directory: set ledgerStore=local"
-        )
     return SharedAddresses(metadata, None if configuration == metadata else configuration)
 
 
@@ -127,7 +123,9 @@ async def open_shared_metadata(
     options = client_options(config)
     deadline_s = float(config.metadata_store_start_timeout_seconds)
     shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
-    routes: dict[str, MetadataStore] = dict.fromkeys(LOCAL_PATHS, embedded)
+    routes: dict[str, MetadataStore] = {LOCAL_STORE: embedded}
+    if ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
+        routes[metadata_paths.MANAGED_LEDGERS] = embedded  # ids of local ledgers mean nothing to other brokers
     opened = [shared]
     try:
         if addresses.configuration is not None:
