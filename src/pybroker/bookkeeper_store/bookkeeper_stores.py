@@ -90,8 +90,8 @@ class BookKeeperStores:
             await zookeeper.start(float(config.metadata_store_start_timeout_seconds))
             if await zookeeper.exists(f"{LEDGERS_ROOT}/available") is None:
                 raise StoreError(
-                    f"the metadata store {addresses} has no node {LEDGERS_ROOT}/available, so no bookie has registered: start bookies"
-                    " with this metadata store, or set ledgerStore=local"
+                    f"the metadata store {addresses} has no node {LEDGERS_ROOT}/available, so no bookie has registered: start"
+                    " bookies with this metadata store, or set ledgerStore=local"
                 )
             await bookies.start()
         except BaseException as error:

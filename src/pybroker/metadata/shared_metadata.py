@@ -63,6 +63,7 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
         if configuration is not None:
             raise ConfigError("configurationMetadataStoreUrl is set and metadataStoreUrl is empty: set both or neither")
         return None
+    ledger_store_kind(config)  # refuses a configuration that names no store
     return SharedAddresses(metadata, None if configuration == metadata else configuration)
 
 
