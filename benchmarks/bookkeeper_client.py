@@ -1,8 +1,9 @@
 """CPU time of the BookKeeper client per entry, against real bookies: adds, reads, and batch reads of 1 KiB.
 
-    python -m benchmarks.bookkeeper_client --seconds 3 --repeat 3
+    python -m benchmarks.bookkeeper_client --seconds 3 --repeat 3 --java
 
-Prints CPU microseconds of this process per entry, and entries per second, which depend on the load of the machine.
+Prints CPU microseconds of this process per entry, and entries per second, which depend on the load of the machine. `--java`
+measures the Java client, too: the CPU time of its process, after a warm-up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import uvloop
 from tests.bookkeeper.conftest import connected
@@ -20,6 +22,7 @@ from tests.support.bookkeeper_cluster import BookKeeperCluster, bookkeeper_clust
 from pybroker.bookkeeper import AppendOutcome, BookKeeperClient, BookKeeperError, BookKeeperOptions, Quorums
 
 ENTRY_BYTES = 1024
+JAVA_LOAD = Path(__file__).parent / "BookKeeperLoad.java"
 OUTSTANDING = (1, 10, 100, 500)
 SHAPES = (Quorums(1, 1, 1), Quorums(3, 2, 2))
 
@@ -93,16 +96,28 @@ def _report(name: str, count: int, started: float, cpu: float) -> None:
     print(f"{name:40} {used * 1e6 / count:7.1f} us/entry {count / took:9.0f} entries/s", flush=True)
 
 
+def _measure_java(cluster: BookKeeperCluster, seconds: float) -> None:
+    for quorums in SHAPES:
+        sizes = (quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum, *OUTSTANDING)
+        for line in cluster.run_java(JAVA_LOAD, str(seconds), *map(str, sizes)):
+            name, microseconds, rate = line.rsplit(" ", 2)
+            shape = f"Java E{quorums.ensemble_size} W{quorums.write_quorum} A{quorums.ack_quorum} {name}"
+            print(f"{shape:40} {float(microseconds):7.1f} us/entry {float(rate):9.0f} entries/s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--java", action="store_true", help="measure the Java client, too")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     arguments = parser.parse_args()
     run = uvloop.run if arguments.loop == "uvloop" else asyncio.run
     with bookkeeper_cluster(3) as cluster:
         for _ in range(arguments.repeat):
             run(_measure(cluster, arguments.seconds))
+            if arguments.java:
+                _measure_java(cluster, arguments.seconds)
 
 
 if __name__ == "__main__":

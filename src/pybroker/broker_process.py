@@ -54,19 +54,19 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 )
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
+from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import (
-    BrokerIdentity,
     SharedAddresses,
-    directory_id,
     open_shared_metadata,
     shared_addresses,
+    with_local_documents,
     write_layout,
 )
-from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore, value_before_conversion
 from pybroker.model.policies import ClusterData
 from pybroker.process.file_descriptors import FEW, raise_limit
 from pybroker.process.garbage_collection import GarbagePolicy
@@ -263,6 +263,7 @@ class Broker:
         self._disk = disk or Disk()
         self._stores = stores
         self._directory = Path(self.config.data_directory)
+        self._identity: BrokerIdentity | None = None
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
@@ -303,6 +304,7 @@ class Broker:
             await self._require_names(metadata, ledger_store, leftovers)
         self.service = await build(self.runtime, stores)
         self.service.request_stop = self._host.request_stop
+        self.service.identity = self._identity
         if self._kind is LedgerStoreKind.LOCAL:
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
@@ -344,6 +346,8 @@ class Broker:
     async def _open_metadata(self) -> MetadataStore:
         if self._stores is not None:
             return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock, self.runtime.slow_operations)
+        # All checks of the shared store come first: a refused start leaves the data directory as it is.
+        shared = None if self._shared is None else await self._open_shared_metadata(self._shared)
         store: MetadataStore
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
@@ -355,21 +359,28 @@ class Broker:
                 self.runtime.threads,
             )
         self._closers.append(store.close)
-        if self._shared is not None:
-            store = await self._open_shared_metadata(store, self._shared)
+        if shared is not None:
+            if self._identity is not None:
+                await keep_directory_id(store, self._identity.directory_id)
+            await write_layout(shared)
+            store = with_local_documents(self.config, shared, store)
         return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
 
-    async def _open_shared_metadata(self, embedded: MetadataStore, addresses: SharedAddresses) -> MetadataStore:
+    async def _open_shared_metadata(self, addresses: SharedAddresses) -> MetadataStore:
         """Connect, and claim this broker's id before anything is written."""
-        store = await open_shared_metadata(self.config, addresses, embedded, self.runtime)
+        stored_id = None
+        if self.config.metadata_store != "memory":
+            stored_id = await asyncio.to_thread(
+                value_before_conversion, self._directory / "metadata.db", DIRECTORY_ID_PATH
+            )
+        store = await open_shared_metadata(self.config, addresses, self.runtime.random)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
         if broker_id is not None:
             facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
-            identity = BrokerIdentity(store, broker_id, await directory_id(embedded, self.runtime), facts)
+            self._identity = identity = BrokerIdentity(store, broker_id, directory_id(stored_id, self.runtime), facts)
             self._closers.append(identity.close)
-            await identity.claim()
-        await write_layout(store)
+            await identity.claim(float(self.config.metadata_store_start_timeout_seconds))
         return store
 
     def _fixed_broker_id(self) -> str | None:

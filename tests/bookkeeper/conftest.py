@@ -11,6 +11,8 @@ import pytest
 from tests.support.bookkeeper_cluster import ROOT, BookKeeperCluster, bookkeeper_cluster
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions
+from pybroker.bookkeeper.bookie_connection import OpenTransport
+from pybroker.bookkeeper.bookie_pool import open_tcp
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
 from pybroker.runtime.clock import Clock
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
@@ -23,7 +25,9 @@ def cluster() -> Iterator[BookKeeperCluster]:
 
 
 @asynccontextmanager
-async def connected(cluster: BookKeeperCluster, options: BookKeeperOptions) -> AsyncIterator[BookKeeperClient]:
+async def connected(
+    cluster: BookKeeperCluster, options: BookKeeperOptions, open_transport: OpenTransport = open_tcp
+) -> AsyncIterator[BookKeeperClient]:
     """A client with its own session of ZooKeeper."""
     zookeeper = ZooKeeperClient(
         ServerAddresses.parse(cluster.zookeeper.address), ClientOptions(session_timeout_ms=10_000)
@@ -36,7 +40,12 @@ async def connected(cluster: BookKeeperCluster, options: BookKeeperOptions) -> A
         while len(bookies.writable()) < expected:  # noqa: ASYNC110  (a bookie listens before it is registered)
             await asyncio.sleep(0.05)
     client = BookKeeperClient(
-        ZooKeeperLedgerMetadata(zookeeper, ROOT), bookies, options, chance=random.SystemRandom(), clock=Clock()
+        ZooKeeperLedgerMetadata(zookeeper, ROOT),
+        bookies,
+        options,
+        chance=random.SystemRandom(),
+        clock=Clock(),
+        open_transport=open_transport,
     )
     try:
         yield client

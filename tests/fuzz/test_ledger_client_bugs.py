@@ -15,6 +15,7 @@ from tests.support.stepped_loop import NothingHappens
 from pybroker.bookkeeper import AppendOutcome, ledger_recovery, ledger_writer
 from pybroker.bookkeeper.append_state import AppendState, PendingEntry
 from pybroker.bookkeeper.bookie_connection import BookieConnection
+from pybroker.bookkeeper.bookie_pool import BookiePool
 from pybroker.bookkeeper.errors import BookKeeperError, NoSuchEntry, UnknownLedgerState
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, Segment
 from pybroker.bookkeeper.ledger_reader import LedgerReader
@@ -310,6 +311,16 @@ def _lost_connections_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerWriter, "_check_time", lambda _self: None)
 
 
+def _closed_client_leaves_its_entries(patch: pytest.MonkeyPatch) -> None:
+    close = BookiePool.close
+
+    def forget(self: BookiePool) -> None:
+        close(self)
+        self.is_closing = False
+
+    patch.setattr(BookiePool, "close", forget)
+
+
 def _later_failures_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A bookie that fails while the ensemble changes is not replaced."""
     failed = AppendState.add_failed
@@ -322,6 +333,7 @@ def _later_failures_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: Sequence[Plant] = (
+    _closed_client_leaves_its_entries,
     _confirms_with_one_ack_less,
     _confirms_out_of_order,
     _confirms_during_a_change,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,17 @@ from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, find_orphaned_ledgers
 from pybroker.metadata import metadata_paths
+from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.shared_metadata import (
+    client_options,
+    require_usable,
+    shared_addresses,
+    with_local_documents,
+    write_layout,
+)
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.server.command_table import command_table
@@ -38,6 +49,8 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 DIRECTORY = Path("/data")
 PORT = 6650
+START_S = 600.0
+"""For a simulated ZooKeeper that is not reached."""
 
 
 class StartRefused(AssertionError):
@@ -71,6 +84,9 @@ class Life(Process):
         self.tasks: TaskOwner | None = None
         self.store: LocalStore | None = None
         self.metadata: SqliteMetadataStore | None = None
+        self.shared: MetadataStore | None = None
+        """What the broker uses: `metadata`, or a store that several brokers share and `metadata` for local documents."""
+        self._identity: BrokerIdentity | None = None
         self.service: BrokerService | None = None
         self.context_of_server: ServerContext | None = None
         self.http: DirectHttp | None = None
@@ -132,7 +148,9 @@ class Life(Process):
             is_foreign = self.options.sync_data and not has_topics
             if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
                 raise StartRefused(f"ledgers with entries have lost their names: {lost}")
-        self.service = service = await build(given, Stores(self.metadata, store, store))
+        metadata = self.shared = await self._shared_metadata(self.metadata)
+        self.service = service = await build(given, Stores(metadata, store, store))
+        service.identity = self._identity
         self.context_of_server = ServerContext(service, command_table())
         self._listener = Listener(self.context_of_server)
         self.network.serving = self
@@ -144,6 +162,26 @@ class Life(Process):
         self.http = DirectHttp(service)
         service.presence.ready = True
         self.tasks.start(delete_orphaned_ledgers(store, leftovers), "leftovers")
+
+    async def _shared_metadata(self, embedded: SqliteMetadataStore) -> MetadataStore:
+        """The embedded store, or beside it a simulated ZooKeeper if the configuration names one. As the application does."""
+        config = self.runtime.config
+        addresses = shared_addresses(config)
+        if addresses is None:
+            return embedded
+        options = replace(client_options(config), clock_ms=self._now_ms)
+        shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, START_S, self.runtime.random)
+        await require_usable(shared, config.cluster_name, "the simulated ZooKeeper")
+        stored = await embedded.get(DIRECTORY_ID_PATH)
+        identity = directory_id(None if stored is None else stored.value, self.runtime)
+        self._identity = BrokerIdentity(shared, "broker", identity, {})
+        await self._identity.claim(START_S)
+        await keep_directory_id(embedded, identity)
+        await write_layout(shared)
+        return with_local_documents(config, shared, embedded)
+
+    def _now_ms(self) -> float:
+        return self.loop.time() * 1000
 
     async def _run_background(self, listener: Listener) -> None:
         assert self.service is not None
@@ -174,7 +212,10 @@ class Life(Process):
         assert self.store is not None
         assert self.metadata is not None
         await self.store.close()
-        await self.metadata.close()
+        if self._identity is not None:
+            await self._identity.close()
+        assert self.shared is not None
+        await self.shared.close()
 
     def _fatal(self, error: BaseException) -> None:
         self.on_fatal(self, error)

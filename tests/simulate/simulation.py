@@ -32,6 +32,7 @@ from tests.simulate.life import PORT, Gone, Life
 from tests.simulate.loop import SimulatedLoop
 from tests.simulate.network import SimulatedNetwork
 from tests.simulate.wire import Wire
+from tests.simulate.zookeeper_model import ZooKeeperModel
 from tests.support.fault_disk import FaultDisk, PowerLoss
 from tests.support.memory_network import MemoryPort
 
@@ -51,6 +52,15 @@ BAD_DISK = 0.4
 """How many operations fail of a disk that is bad, for a while."""
 LOOKS_AT_MEMORY = 64
 """Turns of the loop from one look at the memory budget to the next."""
+DISTURBED_S = 20.0
+"""So long a simulated ZooKeeper is disturbed."""
+ZOOKEEPER_HOST = "zookeeper"
+SHARED_SETTINGS = {
+    "metadata_store_url": f"zk:{ZOOKEEPER_HOST}:2181",
+    "ledger_store": "local",
+    "metadata_store_session_timeout_millis": 2000,
+}
+"""Settings of a broker with a simulated ZooKeeper."""
 DOWN_S = 0.5
 """After which a process that ended by itself is started again, as a supervisor would."""
 _SURE_BUGS = frozenset({"append.completion_failed", "task.failed", "cursor.snapshot_failed"})
@@ -108,6 +118,7 @@ class Simulation:
         fixed = {"broker_memory_limit_mb": 512, "managed_ledger_cache_size_mb": 1, "metrics_page_interval_ms": 0}
         self.config_fields = {**fixed, **settings}
         self.options = OPTIONS[self.chance("options").randrange(len(OPTIONS))]
+        self.zookeeper = self._zookeeper()
         self.history: list[Happened] = []
         self.notes_commands = False
         """Whether each command is a line of the history, too."""
@@ -126,14 +137,24 @@ class Simulation:
         self._wires = 0
         self._requests = 0
         self._bytes_heard = hashlib.blake2b(digest_size=16)
+        self._disturbing: asyncio.Task[None] | None = None
         self._supervising: asyncio.Task[None] | None = None
         self._is_ending = False
+
+    def _zookeeper(self) -> ZooKeeperModel | None:
+        """The server that the configuration names, prepared for its cluster."""
+        if not self.config_fields.get("metadata_store_url"):
+            return None
+        model = ZooKeeperModel(self.loop, self.chance("zookeeper"))
+        self.loop.create_connection = model.connect  # type: ignore[method-assign,assignment]
+        model.prepare(BrokerConfig(**self.config_fields).cluster_name)
+        return model
 
     @classmethod
     def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> Simulation:
         """Play `scenario` to its end and return the simulation as it was left. Raises what escapes the scenario."""
         simulation = cls(seed, settings or {})
-        with _quiet_collector(), simulation._logs_heard():
+        with quiet_collector(), simulation._logs_heard():
             playing = simulation.loop.create_task(simulation._play(scenario))
             try:
                 simulation.result = simulation.loop.run_until_complete(playing)
@@ -142,6 +163,8 @@ class Simulation:
         return simulation
 
     async def _play(self, scenario: Scenario) -> Any:
+        if self.zookeeper is not None:
+            self._disturbing = self.loop.create_task(self._disturb_zookeeper(self.zookeeper))
         ended = asyncio.ensure_future(scenario(self))
         done, _ = await asyncio.wait([ended], timeout=LONGEST_S)
         if not done:
@@ -283,6 +306,23 @@ class Simulation:
 
         life.disk.plan = plan if of else None
 
+    async def _disturb_zookeeper(self, model: ZooKeeperModel) -> None:
+        """Lose connections, answers and sessions, for the first part of the simulation."""
+        chance = self.chance("faults of zookeeper")
+        while self.loop.time() < self.began_s + DISTURBED_S:
+            await asyncio.sleep(chance.uniform(0.2, 4))
+            kind = chance.choice(("cut", "freeze", "refuse", "lost answers"))
+            self.note("simulation", "zookeeper", fault=kind)
+            match kind:
+                case "cut":
+                    model.cut()
+                case "freeze":
+                    model.freeze(ZOOKEEPER_HOST, chance.choice([0.3, 1.0, 4.0]))
+                case "refuse":
+                    model.refuse(chance.uniform(0.1, 3))
+                case _:
+                    model.lost_answers += 1
+
     # --- crashes -----------------------------------------------------------------------------------------------------
 
     async def _crash(self, *, is_power_loss: bool) -> None:
@@ -318,6 +358,8 @@ class Simulation:
         life.disk.is_off = True
         self._lost_power = is_power_loss
         self.network.die(life, keeps_unsent=not is_power_loss)
+        if self.zookeeper is not None:
+            self.zookeeper.cut()
 
     def _fatal(self, life: Life, error: BaseException) -> None:
         """The store says that the process must end. Only a fault of the disk is a reason."""
@@ -422,7 +464,7 @@ def _is_of_the_dead(context: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
+def quiet_collector() -> Iterator[None]:
     """What is collected, and when, must not depend on what ran before."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.small_disk import SmallDisk
 from tests.support.zookeeper_server import ZooKeeperServer, class_path, free_port
 
+from pybroker.bookkeeper.ledger_paths import MAX_LEDGER_ID
+from pybroker.bookkeeper.protocol.frames import read_request
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 PROJECT = Path(__file__).parent / "java_projects/bookkeeper.xml"
 EXCHANGE = Path(__file__).parent / "LedgerExchange.java"
 START_DEADLINE_S = 120.0
+JAVA_DEADLINE_S = 600.0
 _OPENS = [
     word
     for module in (
@@ -31,6 +34,7 @@ _OPENS = [
     )
     for word in ("--add-opens", f"{module}=ALL-UNNAMED")
 ]
+_LOG_OPTIONS = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 _OPTIONS = [
     *_OPENS,
     "-Dio.netty.tryReflectionSetAccessible=true",
@@ -38,28 +42,57 @@ _OPTIONS = [
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+PerfDisableSharedMem",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    *_LOG_OPTIONS,
 ]
 ROOT = "/ledgers"
 
 
-class Bookie:
-    """One bookie on 127.0.0.1. Its data and its port stay the same over restarts."""
+_SMALL_DISK_SETTINGS = {
+    "logSizeLimit": 8 << 20,
+    "minUsableSizeForEntryLogCreation": 1 << 20,
+    "minUsableSizeForIndexFileCreation": 1 << 20,
+    "minUsableSizeForHighPriorityWrites": 1 << 20,
+    "journalMaxBackups": 1,
+    "journalMaxSizeMB": 4,
+    "gcWaitTime": 2000,
+    "diskCheckInterval": 300,
+    "diskUsageThreshold": "0.8",
+    "diskUsageWarnThreshold": "0.75",
+    "diskUsageLwmThreshold": "0.78",
+    "isForceGCAllowWhenNoSpace": "true",
+}
 
-    def __init__(self, directory: Path, zookeeper: str) -> None:
+
+class Bookie:
+    """One bookie on 127.0.0.1. Its data and its port stay the same over restarts.
+
+    `small_disk_mib`: the size of a disk of its own, which a test can fill. The bookie becomes read-only at 80 %.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: Mapping[str, object] | None = None,
+        small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        self._java_options = java_options
         self.directory = directory
+        self.disk = SmallDisk(directory / "disk", small_disk_mib) if small_disk_mib else None
+        data = directory / "disk" if self.disk is not None else directory
         self.port = free_port()
         self.bookie_id = f"127.0.0.1:{self.port}"
         self.is_frozen = False
         self._process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True)
-        values = {
+        directory.mkdir(parents=True, exist_ok=True)
+        values: dict[str, object] = {
             "bookiePort": self.port,
             "listeningInterface": "lo",
             "allowLoopback": "true",
             "advertisedAddress": "127.0.0.1",
-            "journalDirectory": directory / "journal",
-            "ledgerDirectories": directory / "ledgers",
+            "journalDirectory": data / "journal",
+            "ledgerDirectories": data / "ledgers",
             "metadataServiceUri": f"zk+hierarchical://{zookeeper}{ROOT}",
             "zkTimeout": 10_000,
             "httpServerEnabled": "false",
@@ -67,6 +100,7 @@ class Bookie:
             "dbStorage_writeCacheMaxSizeMb": 16,
             "dbStorage_readAheadCacheMaxSizeMb": 8,
             "dbStorage_rocksDB_blockCacheSize": 4_194_304,
+            "dbStorage_rocksDB_writeBufferSizeMB": 4,
             "journalSyncData": "true",
             "journalMaxSizeMB": 16,
             "journalPreAllocSizeMB": 2,
@@ -75,23 +109,30 @@ class Bookie:
             "diskUsageThreshold": "0.99",
             "diskUsageWarnThreshold": "0.98",
             "statisticsEnabled": "false",
+            **(_SMALL_DISK_SETTINGS if small_disk_mib else {}),
+            **(settings or {}),
         }
         self._settings = directory / "bookie.conf"
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
 
     @property
     def is_running(self) -> bool:
+        """Whether the process runs. A bookie ends by itself if it cannot write its journal."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
         return self._process is not None
 
     def start(self, *, waits: bool = True) -> None:
-        assert self._process is None, "it runs"
+        assert not self.is_running, "it runs"
         with (self.directory / "bookie.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *(self.disk.prefix if self.disk is not None else ()),
                     "java",
                     "-Xmx128m",
                     "-XX:MaxDirectMemorySize=192m",
                     *_OPTIONS,
+                    *self._java_options,
                     "-cp",
                     class_path(PROJECT),
                     "org.apache.bookkeeper.server.Main",
@@ -106,18 +147,23 @@ class Bookie:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until it listens."""
+        """Wait until it answers: it listens some time before, and closes connections until it is registered."""
         deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                assert self._process is not None
-                assert self._process.poll() is None, f"the bookie ended: {self.log()}"
-                assert time.monotonic() < deadline, f"the bookie does not listen: {self.log()}"
-                time.sleep(0.05)
-            else:
-                return
+        while not self._answers():
+            assert self._process is not None
+            assert self._process.poll() is None, f"the bookie ended: {self.log()}"
+            assert time.monotonic() < deadline, f"the bookie does not answer: {self.log()}"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Return whether the bookie answers a read, of a ledger that does not exist."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.settimeout(5)
+                connection.sendall(read_request(MAX_LEDGER_ID, 0))
+                return bool(connection.recv(1))
+        except OSError:
+            return False
 
     def log(self) -> str:
         return (self.directory / "bookie.log").read_text(errors="replace")[-3000:]
@@ -142,9 +188,10 @@ class Bookie:
 
     def wipe(self) -> None:
         """Remove the data of a bookie that does not run."""
-        assert self._process is None
+        assert not self.is_running
+        parent = self.disk.path if self.disk is not None else self.directory
         for name in ("journal", "ledgers"):
-            shutil.rmtree(self.directory / name, ignore_errors=True)
+            shutil.rmtree(parent / name, ignore_errors=True)
 
 
 async def make_root(address: str) -> None:
@@ -159,14 +206,69 @@ async def make_root(address: str) -> None:
     await client.close()
 
 
+async def _delete_cookie(address: str, bookie_id: str) -> None:
+    client = ZooKeeperClient(ServerAddresses.parse(address), ClientOptions(session_timeout_ms=10_000))
+    await client.start(30)
+    await client.delete(f"{ROOT}/cookies/{bookie_id}")
+    await client.close()
+
+
+class JavaClient:
+    """A process with BookKeeper's Java client, which runs one command after the other."""
+
+    def __init__(
+        self, class_path: str, directory: Path, zookeeper: str, *settings: str, java_options: Sequence[str] = ()
+    ) -> None:
+        address = f"zk+hierarchical://{zookeeper}{ROOT}"
+        options = ["-Xmx128m", *_OPTIONS, *java_options, "-cp", class_path, str(EXCHANGE)]
+        self._log = directory / "java-client.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", *options, address, *settings],
+                stdin=subprocess.PIPE,  # the process ends when it is closed
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def run(self, *arguments: str) -> list[str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\t".join(arguments) + "\n")
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if line == ".\n":
+                failures = [each for each in lines if each.startswith("!")]
+                assert not failures, f"{arguments}: {failures} {self._log.read_text(errors='replace')[-3000:]}"
+                return [each[1:] for each in lines if each.startswith("=")]
+            lines.append(line.rstrip("\n"))
+        raise AssertionError(f"the Java client ended: {self._log.read_text(errors='replace')[-3000:]}")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
 class BookKeeperCluster:
     """Its address for clients is `zookeeper.address` with the root `ROOT`."""
 
-    def __init__(self, directory: Path, bookie_count: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bookie_count: int,
+        settings: Mapping[str, object] | None = None,
+        small_disk_mib: int = 0,
+        java_options: Sequence[str] = (),
+    ) -> None:
         self.class_path = class_path(PROJECT)
         self.directory = directory
+        self.java: JavaClient | None = None
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
-        self.bookies = [Bookie(directory / f"bookie{each}", self.zookeeper.address) for each in range(bookie_count)]
+        self.bookies = [
+            Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib, java_options)
+            for each in range(bookie_count)
+        ]
 
     def start(self) -> None:
         self.zookeeper.start()
@@ -177,29 +279,53 @@ class BookKeeperCluster:
             bookie.wait()
 
     def stop(self) -> None:
+        if self.java is not None:
+            self.java.close()
         for bookie in self.bookies:
             bookie.kill()
+            if bookie.disk is not None:
+                bookie.disk.close()
         self.zookeeper.kill()
 
-    def exchange(self, *arguments: str) -> list[str]:
-        """Run the program of the Java client (LedgerExchange.java), and return the lines that it prints."""
-        output = self._java(str(EXCHANGE), f"zk+hierarchical://{self.zookeeper.address}{ROOT}", *arguments)
-        return [line[1:] for line in output.splitlines() if line.startswith("=")]
+    def forget(self, bookie: Bookie) -> None:
+        """Delete the cookie of a bookie, as an operator does before the bookie starts with an empty disk."""
+        asyncio.run(_delete_cookie(self.zookeeper.address, bookie.bookie_id))
 
-    def _java(self, *arguments: str) -> str:
-        command: Sequence[str] = ["java", "-Xmx128m", *_OPTIONS, "-cp", self.class_path, *arguments]
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=START_DEADLINE_S, check=False, env=os.environ.copy()
-        )
+    def run_java(self, program: Path, *arguments: str) -> list[str]:
+        """Run a program that uses the Java client, and return the lines that it prints with "=" in front."""
+        address = f"zk+hierarchical://{self.zookeeper.address}{ROOT}"
+        command = [
+            "java",
+            "-Xmx512m",
+            *_OPENS,
+            *_LOG_OPTIONS,
+            "-cp",
+            self.class_path,
+            str(program),
+            address,
+            *arguments,
+        ]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_DEADLINE_S, check=False)
         assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
-        return result.stdout
+        return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
+
+    def exchange(self, *arguments: str) -> list[str]:
+        """Run a command of the Java client (LedgerExchange.java), and return the lines that it prints."""
+        if self.java is None:
+            self.java = JavaClient(self.class_path, self.directory, self.zookeeper.address)
+        return self.java.run(*arguments)
 
 
 @contextmanager
-def bookkeeper_cluster(bookie_count: int) -> Iterator[BookKeeperCluster]:
-    """Run a cluster for the block, in a directory of its own."""
+def bookkeeper_cluster(
+    bookie_count: int,
+    settings: Mapping[str, object] | None = None,
+    small_disk_mib: int = 0,
+    java_options: Sequence[str] = (),
+) -> Iterator[BookKeeperCluster]:
+    """Run a cluster for the block, in a directory of its own. `settings` are added to those of the bookies."""
     with tempfile.TemporaryDirectory(prefix="bookkeeper-") as directory:
-        cluster = BookKeeperCluster(Path(directory), bookie_count)
+        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib, java_options)
         try:
             cluster.start()
             yield cluster

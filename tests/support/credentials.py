@@ -42,11 +42,10 @@ class CertificateAuthority:
         self.certificate_path = directory / f"{name}.pem"
         self.certificate_path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, name: str = "localhost") -> CertificateFiles:
-        """A server certificate for `localhost` and 127.0.0.1."""
-        names = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        )
+    def server(self, name: str = "localhost", *, addresses: tuple[str, ...] = ("127.0.0.1",)) -> CertificateFiles:
+        """A server certificate for `localhost` and `addresses`."""
+        of_addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *of_addresses])
         return self._issue(
             name, ExtendedKeyUsageOID.SERVER_AUTH, [x509.NameAttribute(NameOID.COMMON_NAME, name)], names
         )

@@ -63,6 +63,10 @@ class FrameProxy:
             self._server = None
         self.cut()
 
+    def changed(self, direction: Direction, frame: bytes) -> bytes:
+        """Return the frame to forward. Overridden by tests of hostile peers."""
+        return frame
+
     async def close(self) -> None:
         self.refuse()
         for task in self._tasks:
@@ -110,7 +114,8 @@ class FrameProxy:
                 await self._open.wait()
                 if self.cut_at is not None and self.cut_at(direction, body):
                     return
-                writer.write(head + body)
+                body = self.changed(direction, body)
+                writer.write(len(body).to_bytes(4, "big") + body)
                 await writer.drain()
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 from tests.support.bookie_model import ModelMetadata, ModelNetwork
-from tests.support.stepped_loop import SteppedLoop
+from tests.support.stepped_loop import NothingHappens, SteppedLoop
 
 from pybroker.bookkeeper import (
     AppendOutcome,
@@ -160,6 +161,7 @@ class Story:
             await self.read_some(number)
         elif name == "abandon" and number % 4 == 0:
             await self.owner.close()  # the process of the writer ends
+            assert len(self.outcomes) == len(self.payloads), "an append did not end with its client"
         elif name in {"close", "recover", "recover_twice"} and number % 4 == 0:
             start = asyncio.get_running_loop().create_task
             for _ in range(1 + (name == "recover_twice")):
@@ -328,6 +330,13 @@ def tell(seed: int, steps: Sequence[Step]) -> Story:
     loop = SteppedLoop(story.chance, 0.0)
     try:
         loop.run_until_complete(story.run(steps))
+    except NothingHappens:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        with suppress(NothingHappens):
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        raise
     finally:
         loop.close()
     return story

@@ -15,13 +15,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).parent / "java_projects/zookeeper.xml"
+SET_COUNTER = Path(__file__).parent / "SetCounter.java"
 START_DEADLINE_S = 60.0
 RESOLVE_DEADLINE_S = 600.0
 TICK_MS = 500
@@ -68,17 +69,19 @@ def free_port() -> int:
 class ZooKeeperServer:
     """One server on 127.0.0.1. Its data and its port stay the same over restarts."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str, defines: tuple[str, ...] = ()) -> None:
+        """`settings` are lines of the configuration, `defines` properties of the virtual machine (`name=value`)."""
+        self._defines = [f"-D{each}" for each in defines]
         self._class_path = class_path()
         self.directory = directory
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
-        data = directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
+        self.data = directory / "data"
+        self.data.mkdir(parents=True, exist_ok=True)
         lines = [
             f"tickTime={TICK_MS}",
-            f"dataDir={data}",
+            f"dataDir={self.data}",
             f"clientPort={self.port}",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
@@ -94,7 +97,7 @@ class ZooKeeperServer:
         """Start the process and wait until it serves."""
         assert self._process is None, "it runs"
         options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem"]
-        defines = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no"]
+        defines = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no", *self._defines]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -132,6 +135,25 @@ class ZooKeeperServer:
             process.kill()
             process.wait()
 
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Restart with other numbers of the next sequential children of nodes, by path."""
+        self.kill()
+        arguments = [word for path, number in counters.items() for word in (path, str(number))]
+        command = [
+            "java",
+            "-Xmx64m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            self._class_path,
+            str(SET_COUNTER),
+            str(self.data),
+        ]
+        result = subprocess.run(
+            [*command, *arguments], timeout=START_DEADLINE_S, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr[-3000:]
+        self.start()
+
     def freeze(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
@@ -142,10 +164,10 @@ class ZooKeeperServer:
 
 
 @contextmanager
-def zookeeper_server(*settings: str) -> Iterator[ZooKeeperServer]:
+def zookeeper_server(*settings: str, defines: tuple[str, ...] = ()) -> Iterator[ZooKeeperServer]:
     """Run a server for the block, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="zookeeper-") as directory:
-        server = ZooKeeperServer(Path(directory), *settings)
+        server = ZooKeeperServer(Path(directory), *settings, defines=defines)
         try:
             server.start()
             yield server

@@ -7,13 +7,13 @@ from tests.zookeeper.conftest import make_chroot
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
+from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.shared_metadata import (
     LAYOUT_PATH,
-    BrokerIdentity,
-    directory_id,
     open_shared_metadata,
     shared_addresses,
+    with_local_documents,
     write_layout,
 )
 from pybroker.runtime.runtime import Runtime
@@ -34,7 +34,7 @@ async def refusal(used: BrokerConfig) -> str:
     addresses = shared_addresses(used)
     assert addresses is not None
     with pytest.raises(StoreError) as raised:
-        await open_shared_metadata(used, addresses, MemoryMetadataStore(), Runtime(used))
+        await open_shared_metadata(used, addresses)
     return str(raised.value)
 
 
@@ -65,7 +65,7 @@ async def test_configuration_documents_are_in_the_configuration_store(chroot: Se
     addresses = shared_addresses(used)
     assert addresses is not None
     embedded = MemoryMetadataStore()
-    store = await open_shared_metadata(used, addresses, embedded, Runtime(used))
+    store = with_local_documents(used, await open_shared_metadata(used, addresses), embedded)
     await store.put("/admin/policies/t", b"1")
     await store.put("/admin/local-policies/t/n", b"2")
     await store.put("/managed-ledgers/t/n/persistent/x", b"3")
@@ -93,20 +93,23 @@ async def test_id_of_a_running_broker_is_refused_and_that_of_the_same_directory_
     addresses = shared_addresses(used)
     assert addresses is not None
     runtime = Runtime(used)
-    directories = [MemoryMetadataStore(), MemoryMetadataStore()]
-    ids = [await directory_id(directory, runtime) for directory in directories]
+    ids = [directory_id(None, runtime) for _ in range(2)]
     assert ids[0] != ids[1]
-    assert await directory_id(directories[0], runtime) == ids[0]
-    stores = [await open_shared_metadata(used, addresses, MemoryMetadataStore(), runtime) for _ in range(3)]
+    directory = MemoryMetadataStore()
+    await keep_directory_id(directory, ids[0])
+    await keep_directory_id(directory, ids[1])
+    assert await directory.get(DIRECTORY_ID_PATH) == (ids[0].encode(), 0)
+    assert directory_id(ids[0].encode(), runtime) == ids[0]
+    stores = [await open_shared_metadata(used, addresses) for _ in range(3)]
     await write_layout(stores[0])
     identities = [
         BrokerIdentity(store, "h:8080", owner, {"host": "h"})
         for store, owner in zip(stores, (ids[0], ids[1], ids[0]), strict=True)
     ]
-    await identities[0].claim()
+    await identities[0].claim(30)
     with pytest.raises(StoreError, match=r"another broker has the id h:8080"):
-        await identities[1].claim()
-    await identities[2].claim()
+        await identities[1].claim(30)
+    await identities[2].claim(30)
     for identity, store in zip(identities, stores, strict=True):
         await identity.close()
         await store.close()

@@ -8,16 +8,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_server
+from tests.support.raw_client import RawClient
+from tests.support.zookeeper_server import ZooKeeperServer, free_port, zookeeper_server
 
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 DEADLINE_S = 30.0
+LOADED = "acme/orders/loaded"
 
 
 def settings(server: ZooKeeperServer, chroot: str = "/pulsar", **more: str) -> dict[str, str]:
@@ -76,6 +80,8 @@ def test_policy_changed_at_one_broker_is_enforced_at_the_other(own_server: ZooKe
         assert call(one, "PUT", "/admin/v2/tenants/acme", tenant)[0] == 204
         wait_until(lambda: call(two, "PUT", "/admin/v2/namespaces/acme/orders")[0] in (204, 409))
         wait_until(lambda: call(one, "GET", "/admin/v2/namespaces/acme/orders")[0] == 200)
+        require_enforced_producer_limit(one, two)
+        assert call(two, "DELETE", f"/admin/v2/persistent/{LOADED}?force=true")[0] == 204
         assert call(one, "POST", "/admin/v2/namespaces/acme/orders/maxTopicsPerNamespace", 1)[0] == 204
         wait_until(lambda: call(two, "GET", "/admin/v2/namespaces/acme/orders/maxTopicsPerNamespace")[1] == "1")
         assert call(two, "PUT", "/admin/v2/persistent/acme/orders/first")[0] == 204
@@ -94,6 +100,28 @@ def test_policy_changed_at_one_broker_is_enforced_at_the_other(own_server: ZooKe
         wait_until(lambda: call(one, "GET", "/admin/v2/namespaces/acme/orders/maxTopicsPerNamespace")[1] == "5")
 
 
+def require_enforced_producer_limit(one: BrokerProcess, two: BrokerProcess) -> None:
+    """Change the limit of producers at `one` several times: each time `two` enforces it for a topic that it has loaded."""
+    topic, producer_ids = f"persistent://{LOADED}", count(2)
+    with closing(RawClient(two.url)) as client:
+        client.connect()
+        assert client.open_producer(topic, 1)["type"] == "PRODUCER_SUCCESS"
+
+        def is_second_accepted() -> bool:
+            producer_id = next(producer_ids)
+            answer = client.request(pb.BaseCommand.PRODUCER, topic=topic, producer_id=producer_id)
+            if answer["type"] == "PRODUCER_SUCCESS":
+                assert client.request(pb.BaseCommand.CLOSE_PRODUCER, producer_id=producer_id)["type"] == "SUCCESS"
+                return True
+            assert answer["error"] == "ProducerBusy", answer
+            return False
+
+        assert is_second_accepted()
+        for limit in (1, 2, 1, 0):
+            assert call(one, "POST", "/admin/v2/namespaces/acme/orders/maxProducersPerTopic", limit)[0] == 204
+            wait_until(lambda limit=limit: is_second_accepted() == (limit != 1))  # type: ignore[misc]
+
+
 def directory(parent: Path, name: str) -> Path:
     made = parent / name
     made.mkdir()
@@ -103,9 +131,8 @@ def directory(parent: Path, name: str) -> Path:
 def test_second_broker_with_the_same_id_is_refused(own_server: ZooKeeperServer, tmp_path: Path) -> None:
     make(own_server, "/pulsar/admin/clusters/c1", b"{}")
     one = BrokerProcess(directory(tmp_path, "one"), settings(own_server, metadataStoreSessionTimeoutMillis="10000"))
+    one.ready = {"broker_port": 0, "http_port": free_port()}  # the id of a broker needs a fixed port
     one.start()
-    assert one.stop() == 0
-    one.start()  # with a fixed port now
     two = BrokerProcess(directory(tmp_path, "two"), settings(own_server))
     two.ready = {"broker_port": 0, "http_port": one.ready["http_port"]}
     with pytest.raises(RuntimeError, match=r"another broker has the id 127\.0\.0\.1"):

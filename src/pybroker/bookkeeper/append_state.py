@@ -14,7 +14,8 @@ from pybroker.bookkeeper.quorums import Quorums, replaced_indexes
 class PendingEntry:
     """An entry that is not confirmed. `acked` and `refused` have a bit for each index of the ensemble.
 
-    `is_doubtful`: a bookie that is no longer asked, or did not answer, may have stored it.
+    `tick`: when it was appended, by the number of the writer's checks of time. `is_doubtful`: a bookie that is no longer
+    asked, or did not answer, may have stored it.
     """
 
     __slots__ = (
@@ -25,19 +26,19 @@ class PendingEntry:
         "is_doubtful",
         "length_bytes",
         "refused",
-        "sent_ms",
         "size_bytes",
+        "tick",
     )
 
     def __init__(
-        self, entry_id: int, frame: bytes, size_bytes: int, length_bytes: int, context: object, sent_ms: float
+        self, entry_id: int, frame: bytes, size_bytes: int, length_bytes: int, context: object, tick: int
     ) -> None:
         self.entry_id = entry_id
         self.frame = frame
         self.size_bytes = size_bytes
         self.length_bytes = length_bytes
         self.context = context
-        self.sent_ms = sent_ms
+        self.tick = tick
         self.acked = 0
         self.refused = 0
         self.is_doubtful = False

@@ -28,7 +28,6 @@ from pybroker.bookkeeper.protocol.frames import (
     batch_read_request,
     read_request,
 )
-from pybroker.runtime.clock import Clock
 
 _JOIN_BELOW_BYTES = 16 * 1024
 _CHECKS_PER_TIMEOUT = 4
@@ -51,24 +50,28 @@ class ReadResult(NamedTuple):
 
 
 class _Add:
-    __slots__ = ("entry_id", "frame", "index", "ledger_id", "listener", "sent_ms")
+    """`tick`: when it was sent, by the number of checks of the time-outs: reading the clock for each request costs more."""
 
-    def __init__(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
+    __slots__ = ("entry_id", "frame", "index", "ledger_id", "listener", "tick")
+
+    def __init__(
+        self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes, tick: int
+    ) -> None:
         self.listener = listener
         self.index = index
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.frame = frame
-        self.sent_ms = 0.0
+        self.tick = tick
 
 
 class _Read:
-    __slots__ = ("done", "frame", "sent_ms")
+    __slots__ = ("done", "frame", "tick")
 
     def __init__(self, frame: bytes, done: asyncio.Future[ReadResult]) -> None:
         self.frame = frame
         self.done = done
-        self.sent_ms = 0.0
+        self.tick = 0
 
 
 _Key: TypeAlias = tuple[int, int, int]
@@ -79,15 +82,12 @@ OpenTransport: TypeAlias = Callable[[BookieAddress, asyncio.Protocol], Awaitable
 class BookieConnection(asyncio.Protocol):
     """Connects by `connect`, which the owner runs as a task; requests may be made before."""
 
-    def __init__(
-        self, bookie_id: str, options: BookKeeperOptions, clock: Clock, closed: Callable[[BookieConnection], None]
-    ) -> None:
+    def __init__(self, bookie_id: str, options: BookKeeperOptions, closed: Callable[[BookieConnection], None]) -> None:
         self.bookie_id = bookie_id
         self.is_closed = False
         self.close_reason = ""
         self.unanswered_bytes = 0
         self._options = options
-        self._now_ms = clock.monotonic_ms
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
@@ -96,9 +96,10 @@ class BookieConnection(asyncio.Protocol):
         self._reads: dict[_Key, _Read] = {}
         self._waiting: dict[_Key, deque[_Add | _Read]] = {}
         self._out: list[bytes] = []
-        self._out_bytes = 0
         self._is_flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._tick = 0
+        self._check_ms = min(options.add_timeout_ms, options.read_timeout_ms) / _CHECKS_PER_TIMEOUT
         self._last_request_id = 0
 
     async def connect(self, address: BookieAddress, open_transport: OpenTransport) -> None:
@@ -113,14 +114,18 @@ class BookieConnection(asyncio.Protocol):
 
     def add(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
         """Send an add. The listener is notified later, never inside of this call."""
-        request = _Add(listener, index, ledger_id, entry_id, frame)
+        request = _Add(listener, index, ledger_id, entry_id, frame, self._tick)
         self.unanswered_bytes += len(frame)
+        key = (ledger_id, entry_id)
         if self.is_closed:
             self._loop.call_soon(self._fail_add, request)
-        elif (ledger_id, entry_id) in self._adds:
+        elif key in self._adds:
             self._waiting.setdefault((ADD, ledger_id, entry_id), deque()).append(request)
         else:
-            self._send_add(request)
+            self._adds[key] = request
+            self._out.append(frame)
+            if not self._is_flush_scheduled:
+                self._schedule()
 
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
@@ -213,14 +218,16 @@ class BookieConnection(asyncio.Protocol):
         return done
 
     def _send_add(self, request: _Add) -> None:
-        request.sent_ms = self._now_ms()
+        request.tick = self._tick
         self._adds[request.ledger_id, request.entry_id] = request
-        self._write(request.frame)
+        self._out.append(request.frame)
+        self._schedule()
 
     def _send_read(self, key: _Key, request: _Read) -> None:
-        request.sent_ms = self._now_ms()
+        request.tick = self._tick
         self._reads[key] = request
-        self._write(request.frame)
+        self._out.append(request.frame)
+        self._schedule()
 
     def _send_waiting(self, key: _Key) -> None:
         queue = self._waiting.get(key)
@@ -234,9 +241,8 @@ class BookieConnection(asyncio.Protocol):
         else:
             self._send_read(key, request)
 
-    def _write(self, frame: bytes) -> None:
-        self._out.append(frame)
-        self._out_bytes += len(frame)
+    def _schedule(self) -> None:
+        """Write at the end of this loop iteration, or when the connection is made; and check the time-outs."""
         if self._timer is None:
             self._arm()
         if not self._is_flush_scheduled and self._transport is not None:
@@ -248,29 +254,31 @@ class BookieConnection(asyncio.Protocol):
         if self._transport is None or not self._out:
             return
         out, self._out = self._out, []
-        average_bytes, self._out_bytes = self._out_bytes // len(out), 0
-        if average_bytes < _JOIN_BELOW_BYTES:
+        if sum(map(len, out)) < _JOIN_BELOW_BYTES * len(out):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
 
     def _arm(self) -> None:
-        least_ms = min(self._options.add_timeout_ms, self._options.read_timeout_ms)
-        self._timer = self._loop.call_later(least_ms / _CHECKS_PER_TIMEOUT / 1000, self._check_time)
+        self._timer = self._loop.call_later(self._check_ms / 1000, self._check_time)
 
     def _check_time(self) -> None:
         """Close the connection if the oldest add or read is too old. Requests are listed in the order of their sending."""
         self._timer = None
-        now_ms = self._now_ms()
+        self._tick += 1
         oldest_add = next(iter(self._adds.values()), None)
         oldest_read = next(iter(self._reads.values()), None)
         options = self._options
-        if oldest_add is not None and now_ms - oldest_add.sent_ms >= options.add_timeout_ms:
+        if oldest_add is not None and self._age_ms(oldest_add) >= options.add_timeout_ms:
             self.close(f"no answer to an add in {options.add_timeout_ms:g} ms")
-        elif oldest_read is not None and now_ms - oldest_read.sent_ms >= options.read_timeout_ms:
+        elif oldest_read is not None and self._age_ms(oldest_read) >= options.read_timeout_ms:
             self.close(f"no answer to a read in {options.read_timeout_ms:g} ms")
         elif self._adds or self._reads:
             self._arm()
+
+    def _age_ms(self, request: _Add | _Read) -> float:
+        """Return the least time since the request was sent; the time until the first check does not count."""
+        return (self._tick - request.tick - 1) * self._check_ms
 
     def _fail_add(self, request: _Add) -> None:
         self.unanswered_bytes -= len(request.frame)

@@ -47,19 +47,19 @@ class BookiePool:
             options.quarantine_failures, options.quarantine_interval_ms, options.quarantine_ms
         )
         self._clock = clock
-        self._is_closing = False
+        self.is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
         """Return a connection. After a recent failure it is a closed one, whose requests fail at once."""
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
             return connection
-        connection = BookieConnection(bookie_id, self._options, self._clock, self._closed)
+        connection = BookieConnection(bookie_id, self._options, self._closed)
         self._connections[bookie_id] = connection
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None:
             connection.close("the address of the bookie is not known")
-        elif self._is_closing:
+        elif self.is_closing:
             connection.close("the client is closed")
         else:
             self._tasks.start(connection.connect(address, self._open_transport), f"connect {bookie_id}")
@@ -76,7 +76,11 @@ class BookiePool:
             try:
                 async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                     await self._open_transport(address, connection)
-            except OSError as error:  # a time-out too
+            except TimeoutError as error:
+                raise BookieUnavailable(
+                    f"Bookie {bookie_id} cannot be reached in {self._options.connect_timeout_ms:g} ms."
+                ) from error
+            except OSError as error:
                 raise BookieUnavailable(f"Bookie {bookie_id} cannot be reached: {error}") from error
             yield connection
         finally:
@@ -97,12 +101,12 @@ class BookiePool:
         if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
-    def in_order_of_health(self, bookie_ids: Collection[str]) -> list[str]:
+    def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
         """Return the bookies in the given order, those whose last connection failed at the end."""
-        return sorted(bookie_ids, key=self._failed_ms.__contains__)
+        return sorted(bookie_ids, key=self._failed_ms.__contains__) if self._failed_ms else bookie_ids
 
     def close(self) -> None:
-        self._is_closing = True
+        self.is_closing = True
         for connection in list(self._connections.values()):
             connection.close("the client is closed")
 
@@ -111,7 +115,7 @@ class BookiePool:
         return failed_ms is not None and self._clock.monotonic_ms() - failed_ms < self._options.reconnect_ms
 
     def _closed(self, connection: BookieConnection) -> None:
-        if self._is_closing:
+        if self.is_closing:
             return
         self._failed_ms.pop(connection.bookie_id, None)
         self._failed_ms[connection.bookie_id] = self._clock.monotonic_ms()

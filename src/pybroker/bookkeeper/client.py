@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from pybroker.bookkeeper.bookie_choice import Chance
@@ -11,12 +11,14 @@ from pybroker.bookkeeper.bookie_connection import OpenTransport
 from pybroker.bookkeeper.bookie_pool import BookiePool, open_tcp
 from pybroker.bookkeeper.errors import (
     BookKeeperError,
+    InvalidMetadata,
     LedgerClosed,
     LedgerExists,
     MetadataUnknown,
     NoSuchLedger,
     WrongKey,
 )
+from pybroker.bookkeeper.inspection.copies import EntryCopies, read_copies
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
@@ -30,6 +32,7 @@ from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 _TOKEN_BITS = 62
+_METADATA_READS_AT_ONCE = 100
 
 
 class Randomness(Chance, Protocol):
@@ -111,7 +114,7 @@ class BookKeeperClient:
         recorder = StoredEnsembles(self._store, ledger_id, known, self._options, self._clock)
         metadata = known.metadata
         format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
-        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._clock, self._tasks, listener)
+        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
@@ -159,6 +162,12 @@ class BookKeeperClient:
         """Read the metadata of an open ledger again."""
         reader.renewed((await read_metadata(self._store, reader.ledger_id)).metadata)
 
+    def read_copies(self, reader: LedgerReader, first_entry_id: int, last_entry_id: int) -> AsyncIterator[EntryCopies]:
+        """Read every copy of entries up to `last_entry_id`, to find missing, damaged and different ones."""
+        metadata = reader.metadata
+        format_ = EntryFormat(reader.ledger_id, metadata.digest_type, metadata.password)
+        return read_copies(format_, metadata, self.pool, self._options, first_entry_id, last_entry_id)
+
     async def recover_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
         """Fence and close the ledger unless it is closed, and return a reader. Errors: see `LedgerRecovery.run`."""
         known = await self._recovery(ledger_id, self._options.password if password is None else password).run()
@@ -167,6 +176,29 @@ class BookKeeperClient:
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
         return decode_metadata((await self._store.read(ledger_id)).value)
+
+    async def metadata_of_all(
+        self, ledger_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, LedgerMetadata | InvalidMetadata]]:
+        """Yield the metadata of many ledgers, in order. Those that do not exist are left out. Raises MetadataUnknown."""
+        for start in range(0, len(ledger_ids), _METADATA_READS_AT_ONCE):
+            some = ledger_ids[start : start + _METADATA_READS_AT_ONCE]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    reads = [group.create_task(self._metadata_or_none(each)) for each in some]
+            except* MetadataUnknown as errors:
+                raise MetadataUnknown(str(errors.exceptions[0])) from errors
+            for ledger_id, read in zip(some, reads, strict=True):
+                if (found := read.result()) is not None:
+                    yield ledger_id, found
+
+    async def _metadata_or_none(self, ledger_id: int) -> LedgerMetadata | InvalidMetadata | None:
+        try:
+            return await self.ledger_metadata(ledger_id)
+        except InvalidMetadata as error:
+            return error
+        except NoSuchLedger:
+            return None
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete the ledger's metadata; bookies free its space later. Unknown ids are ignored. Raises MetadataUnknown."""
@@ -178,6 +210,10 @@ class BookKeeperClient:
     async def list_ledgers(self) -> list[int]:
         return await self._store.list_ledgers()
 
+    def ledger_pages(self) -> AsyncIterator[list[int]]:
+        """Yield the ids of all ledgers of the cluster in pages, ascending. Raises MetadataUnknown."""
+        return self._store.ledger_pages()
+
     async def bookie_space(self, bookie_id: str) -> BookieSpace:
         """Ask a bookie for the space of its disks. Raises BookieUnavailable and other errors of the bookie."""
         async with self.pool.connected_v3(bookie_id) as connection:
@@ -186,7 +222,8 @@ class BookKeeperClient:
     async def close(self) -> None:
         """Close all connections and end all tasks."""
         self.pool.close()
-        await asyncio.sleep(0)  # the callbacks of pending requests
+        for _ in range(2):  # callbacks of pending requests, then of the writers that they end
+            await asyncio.sleep(0)
         await self._tasks.close()
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata, password: bytes | None) -> LedgerReader:

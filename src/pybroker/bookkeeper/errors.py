@@ -89,7 +89,7 @@ class StorageFault(BookieRefusal, code=101):
 
 
 class WrongKey(BookieRefusal, code=102):
-    """The ledger has another password."""
+    """The ledger has another password, or the bookie demands an authentication."""
 
 
 class UnsupportedVersion(BookieRefusal, code=103):

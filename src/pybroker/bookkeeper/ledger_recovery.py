@@ -112,7 +112,7 @@ class LedgerRecovery:
         start = metadata.last_segment.first_entry_id
         # The writer's first entry is the one behind the last confirmed entry, which may be inside of the segment.
         position = replace(metadata, segments=(replace(metadata.last_segment, first_entry_id=last_confirmed + 1),))
-        writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._clock, self._tasks)
+        writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._tasks)
         last, length_bytes = last_confirmed, None
         reading: deque[tuple[list[str], list[asyncio.Future[ReadResult]]]] = deque()
         next_entry_id = last_confirmed + 1

@@ -20,6 +20,7 @@ from pybroker.bookkeeper.errors import (
     OK,
     UNREACHABLE,
     AppendUnknown,
+    BookieUnavailable,
     BookKeeperError,
     EntryTooLarge,
     LedgerClosed,
@@ -117,7 +118,6 @@ class LedgerWriter:
         pool: BookiePool,
         recorder: EnsembleRecorder,
         options: BookKeeperOptions,
-        clock: Clock,
         tasks: TaskOwner,
         listener: AppendListener | None = None,
     ) -> None:
@@ -125,7 +125,6 @@ class LedgerWriter:
         self.ensemble_change_count = 0
         self._format = format_
         self._pool = pool
-        self._now_ms = clock.monotonic_ms
         self.recorder = recorder
         self._options = options
         self._tasks = tasks
@@ -141,6 +140,7 @@ class LedgerWriter:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._timer: asyncio.TimerHandle | None = None
+        self._tick = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -218,7 +218,9 @@ class LedgerWriter:
             return self._state.acked(entry_id, index, bookie_id)
         if code in {LedgerFenced.code, WrongKey.code}:
             self._state.add_failed(entry_id, index, bookie_id, is_refused=True)
-            self._loop.call_soon(self._fail, error_of(code, f"Bookie {bookie_id} refused ledger {self.ledger_id}"))
+            reason = " (wrong password, or no authentication)" if code == WrongKey.code else ""
+            error = error_of(code, f"Bookie {bookie_id} refused ledger {self.ledger_id}{reason}")
+            self._loop.call_soon(self._fail, error)
         elif self._state.add_failed(entry_id, index, bookie_id, is_refused=code in _REFUSALS):
             if code != UNREACHABLE:
                 self._pool.failed(bookie_id)
@@ -235,14 +237,18 @@ class LedgerWriter:
         state = self._state
         if not state.pending:
             self._idle.clear()
-        state.push(PendingEntry(entry_id, frame, size_bytes, length_bytes, context, self._now_ms()))
+        state.push(PendingEntry(entry_id, frame, size_bytes, length_bytes, context, self._tick))
         if self._timer is None:
             self._timer = self._loop.call_later(_CHECK_S, self._check_time)
         if state.failed:
             self._start_change()
-        for index in state.write_set(entry_id):
-            if index not in state.failed:
-                self._connection(index).add(self, index, self.ledger_id, entry_id, frame)
+        connections, failed, ledger_id = self._connections, state.failed, self.ledger_id
+        for index in state.write_sets[entry_id % len(connections)]:
+            if index not in failed:
+                connection = connections[index]
+                if connection.is_closed:
+                    connection = self._connection(index)
+                connection.add(self, index, ledger_id, entry_id, frame)
 
     def _connection(self, index: int) -> BookieConnection:
         connection = self._connections[index]
@@ -251,7 +257,9 @@ class LedgerWriter:
         return connection
 
     def _start_change(self) -> None:
-        if not self._is_changing_task_alive and self._error_ends_pending() is None:
+        if self._pool.is_closing:
+            self._loop.call_soon(self._fail, BookieUnavailable("The client is closed."))
+        elif not self._is_changing_task_alive and self._error_ends_pending() is None:
             self._is_changing_task_alive = True
             self._tasks.start(self._change(), f"ensemble of ledger {self.ledger_id}")
 
@@ -283,6 +291,9 @@ class LedgerWriter:
                 self.confirm()
         except BookKeeperError as error:
             self._fail(error)
+        except asyncio.CancelledError:
+            self._fail(BookieUnavailable("The client is closed."))
+            raise
         finally:
             self._is_changing_task_alive = False
 
@@ -319,10 +330,11 @@ class LedgerWriter:
     def _check_time(self) -> None:
         """End the writer if its oldest entry is not confirmed in time."""
         self._timer = None
+        self._tick += 1
         oldest = next(iter(self._state.pending.values()), None)
         if oldest is None:
             return
-        if self._now_ms() - oldest.sent_ms >= self._options.append_timeout_ms:
+        if (self._tick - oldest.tick - 1) * _CHECK_S * 1000 >= self._options.append_timeout_ms:
             self._fail(
                 AppendUnknown(f"Entry {oldest.entry_id} is not confirmed in {self._options.append_timeout_ms:g} ms.")
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 
@@ -43,6 +43,10 @@ class LedgerMetadataStore(ABC):
     @abstractmethod
     async def list_ledgers(self) -> list[int]:
         """Return the ids of all ledgers of the cluster, ascending. Raises MetadataUnknown."""
+
+    async def ledger_pages(self) -> AsyncIterator[list[int]]:
+        """Yield the ids of all ledgers in pages, ascending: in memory is one page. Raises MetadataUnknown."""
+        yield await self.list_ledgers()
 
 
 class BookieAddress(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from google.protobuf.message import DecodeError
 
 from pybroker.bookkeeper.bookkeeper_pb2 import BookieServiceInfo
 from pybroker.bookkeeper.errors import LedgerExists, MetadataConflict, MetadataUnknown, NoSuchLedger
-from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
+from pybroker.bookkeeper.ledger_paths import SHORT_IDS_END, ledger_id_of, ledger_path
 from pybroker.bookkeeper.metadata_store import (
     BookieAddress,
     BookieRegistry,
@@ -22,7 +22,6 @@ from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import CreateMode, NodeEvent, SessionEvent, Watch, ZooKeeperClient, ZooKeeperError
 from pybroker.zookeeper.errors import BadVersion, NodeExists, NoNode, NotEmpty
 
-_MAX_SHORT_ID = (1 << 31) - 1
 _HIGH_ORDER_DIGITS = 10
 _READ_ONLY = "readonly"
 
@@ -43,7 +42,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         try:
             if await self._client.exists(f"{self._root}/idgen-long") is None:
                 number = await self._next_number(f"{self._root}/idgen/ID-")
-                if 0 <= number <= _MAX_SHORT_ID:
+                if 0 <= number < SHORT_IDS_END:
                     return number
                 await self._create_counter(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}")
             return await self._long_id()
@@ -58,7 +57,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
             )
             while True:
                 low = await self._next_number(f"{parent}/HOB-{high:0{_HIGH_ORDER_DIGITS}d}/ID-")
-                if 0 <= low <= _MAX_SHORT_ID:
+                if 0 <= low < SHORT_IDS_END:
                     return high << 32 | low
                 high += 1
         except (ZooKeeperError, ValueError) as error:
@@ -137,24 +136,29 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
             parent = parent.rpartition("/")[0]
 
     async def list_ledgers(self) -> list[int]:
+        return [ledger_id async for page in self.ledger_pages() for ledger_id in page]
+
+    async def ledger_pages(self) -> AsyncIterator[list[int]]:
+        """A page is the children of one node: up to 10,000 ids. Short ids are below nodes with shorter names."""
         try:
-            return sorted(await self._ledgers_below(""))
+            async for page in self._pages_below(""):
+                yield page
         except ZooKeeperError as error:
             raise MetadataUnknown(f"The ledgers cannot be listed: {error}") from error
 
-    async def _ledgers_below(self, prefix: str) -> list[int]:
+    async def _pages_below(self, prefix: str) -> AsyncIterator[list[int]]:
         try:
             names = await self._client.children(f"{self._root}/{prefix}".rstrip("/"))
         except NoNode:
-            return []
-        found = []
-        for name in names:
-            ledger_id = ledger_id_of(prefix + name)
-            if ledger_id is not None:
-                found.append(ledger_id)
-            elif name.isascii() and name.isdigit():
-                found += await self._ledgers_below(f"{prefix}{name}/")
-        return found
+            return
+        ledger_ids = [ledger_id_of(prefix + name) for name in names]
+        if page := sorted(each for each in ledger_ids if each is not None):
+            yield page
+        for name in sorted(
+            (each for each in names if each.isascii() and each.isdigit()), key=lambda each: (len(each), each)
+        ):
+            async for page in self._pages_below(f"{prefix}{name}/"):
+                yield page
 
 
 class ZooKeeperBookies(BookieRegistry):

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.config import BrokerConfig
+    from pybroker.metadata.broker_identity import BrokerIdentity
     from pybroker.metadata.cache_refresh import CacheRefresher
     from pybroker.model.rates import DeliveryRates
 
@@ -83,6 +84,8 @@ class BrokerService:
     """Where ledgers are files; set by the app."""
     data_snapshots: DataSnapshots | None = None
     """Snapshots for backups, if all data is in local files; set by the app."""
+    identity: BrokerIdentity | None = None
+    """The claim of this broker's id in a shared metadata store; set by the app, None without one."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     cache_refresher: CacheRefresher | None = None
@@ -201,6 +204,8 @@ class BrokerService:
                 f"the session with the metadata store {session.url} is {session.state.value}: {session.last_failure};"
                 " policies may be outdated"
             )
+        if self.identity is not None and self.identity.conflict:
+            return self.identity.conflict
         return self.ledgers.store.refusal()
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -235,6 +240,7 @@ def new_broker_context(
     resource_groups = ResourceGroups(metadata_store)
     return BrokerContext(
         runtime,
+        metadata_store,
         resources,
         ledgers,
         authorization=AuthorizationService(config, resources),

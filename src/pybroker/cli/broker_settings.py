@@ -28,7 +28,7 @@ def overrides_of(options: argparse.Namespace, keys_of_options: Mapping[str, str]
         else:
             problems.found.append(f"--set needs KEY=VALUE, not {setting!r}")
     for option, key in keys_of_options.items():
-        value = getattr(options, option)
+        value = getattr(options, option, None)
         if value is not None:
             overrides[key] = value
     return overrides

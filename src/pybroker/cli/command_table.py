@@ -63,7 +63,7 @@ _LIST = (
     Command(
         "ledger",
         "data_directory.ledger",
-        "verify, show or repair a data directory while no broker uses it",
+        "verify, show or repair a data directory while no broker uses it; list, show and verify ledgers on BookKeeper",
         is_local=True,
         has_traces=True,
     ),

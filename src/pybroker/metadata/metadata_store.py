@@ -175,7 +175,8 @@ class MetadataStore(ABC):
     async def put_for_session(self, path: str, value: bytes) -> int:
         """Put a value that does not exist yet and disappears with the session; return its version.
 
-        Later puts and deletes work as with other values. Nothing can lie below it. Raises BadVersionError if it exists.
+        Later puts and deletes work as with other values; a deletion that began in one session never takes effect in a later
+        one, where the value may be another broker's. Nothing can lie below it. Raises BadVersionError if it exists.
         """
 
     @abstractmethod

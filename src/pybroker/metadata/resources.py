@@ -157,7 +157,7 @@ class Resources:
         path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
         async with self._writing:
             before = self.namespace(namespace)
-            found, found_local = await self._store.get(path), await self._store.get(local_path)
+            found, found_local = await self._store.values_of([path, local_path])
             if found_local is None:
                 self._local_policies.pop(namespace, None)
             else:

@@ -32,8 +32,8 @@ class SessionReport(NamedTuple):
 
     url: str
     state: SessionState
-    since_ms: float
-    """When the state began, on the clock of the broker's deadlines."""
+    state_age_ms: float
+    """How long the session has been in this state."""
     session_id: int
     timeout_ms: int
     suspensions: int

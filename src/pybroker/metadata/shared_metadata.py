@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
-from pybroker.errors import AdminError, BadVersionError, MetadataUnavailable, StoreError
+from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.metadata.routed_metadata_store import RoutedMetadataStore
-from pybroker.metadata.session_report import SessionEvent
-from pybroker.runtime import logs
-from pybroker.runtime.runtime import Runtime
-from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from pybroker.metadata.resources import Resources
     from pybroker.zookeeper.addresses import ServerAddresses
     from pybroker.zookeeper.client import ClientOptions
+    from pybroker.zookeeper.digest_md5 import SaslCredentials
 
 PREFIX = "zk:"
 BOOTSTRAP_ATTEMPTS = 5
@@ -33,10 +32,6 @@ CONFLICT = 409
 LAYOUT_PATH = "/pybroker/layout"
 """The version of the documents that only pybroker writes."""
 LAYOUT_VERSION = 1
-BROKERS_PATH = "/pybroker/brokers"
-"""Parent of one session value for each running broker, by its id: two brokers cannot have the same one."""
-DIRECTORY_ID_PATH = "/local-store/directory-id"
-"""In the embedded store: identifies this data directory."""
 LOCAL_STORE = "/local-store"
 """What belongs to the data directory."""
 CONFIGURATION_PATHS = (
@@ -104,6 +99,7 @@ def client_options(config: BrokerConfig) -> ClientOptions:
     if digest and ":" not in digest:
         raise ConfigError("metadataStoreDigestCredentials must be user:password")
     return ClientOptions(
+        sasl=_sasl_credentials(config),
         session_timeout_ms=config.metadata_store_session_timeout_millis,
         operation_timeout_ms=config.metadata_store_operation_timeout_seconds * 1000,
         tls=tls,
@@ -112,10 +108,24 @@ def client_options(config: BrokerConfig) -> ClientOptions:
     )
 
 
+def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
+    from pybroker.zookeeper.jaas import sasl_credentials  # noqa: PLC0415
+
+    path = config.metadata_store_sasl_jaas_file_path
+    if not path:
+        return None
+    try:
+        return sasl_credentials(Path(path).read_text(encoding="utf-8"), config.metadata_store_sasl_jaas_section)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} is not UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} cannot be used: {error}") from error
+
+
 async def open_shared_metadata(
-    config: BrokerConfig, addresses: SharedAddresses, embedded: MetadataStore, runtime: Runtime
+    config: BrokerConfig, addresses: SharedAddresses, random: Random | None = None
 ) -> MetadataStore:
-    """Connect, and return a store that keeps local documents in `embedded`, which it then owns.
+    """Connect, and check the shared documents before anything is written.
 
     Waits for the servers up to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
     """
@@ -123,25 +133,32 @@ async def open_shared_metadata(
 
     options = client_options(config)
     deadline_s = float(config.metadata_store_start_timeout_seconds)
-    shared = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, runtime.random)
+    store: MetadataStore = await ZooKeeperMetadataStore.open(addresses.metadata, options, deadline_s, random)
+    try:
+        if addresses.configuration is not None:
+            configuration = await ZooKeeperMetadataStore.open(addresses.configuration, options, deadline_s, random)
+            store = RoutedMetadataStore(dict.fromkeys(CONFIGURATION_PATHS, configuration), store)
+        await require_usable(store, config.cluster_name, str(addresses.metadata))
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def with_local_documents(config: BrokerConfig, shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
+    """Return a store that keeps local documents in `embedded`. It owns both stores."""
     routes: dict[str, MetadataStore] = {LOCAL_STORE: embedded}
     if ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
         routes[metadata_paths.MANAGED_LEDGERS] = embedded  # ids of local ledgers mean nothing to other brokers
-    opened = [shared]
-    try:
-        if addresses.configuration is not None:
-            configuration = await ZooKeeperMetadataStore.open(
-                addresses.configuration, options, deadline_s, runtime.random
-            )
-            opened.append(configuration)
-            routes |= dict.fromkeys(CONFIGURATION_PATHS, configuration)
-        store = RoutedMetadataStore(routes, shared)
-        await require_usable(store, config.cluster_name, str(addresses.metadata))
-    except BaseException:
-        for each in opened:
-            await each.close()
-        raise
-    return store
+    return RoutedMetadataStore(routes, shared)
+
+
+async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
+    """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
+    addresses = shared_addresses(config.replace(ledger_store="local"))
+    if addresses is None:
+        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+    return await open_shared_metadata(config, addresses)
 
 
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:
@@ -198,79 +215,3 @@ async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: 
         else:
             return
     await resources.bootstrap(cluster_name, namespaces)
-
-
-class BrokerIdentity:
-    """Holds this broker's id in the shared store, so that no second broker uses it at the same time.
-
-    After a lost session the id is claimed again. An earlier process of the same data directory no longer runs, because the
-    directory has a lock, so what it left is replaced.
-    """
-
-    def __init__(self, store: MetadataStore, broker_id: str, directory_id: str, facts: Mapping[str, object]) -> None:
-        self._store = store
-        self._path = f"{BROKERS_PATH}/{broker_id}"
-        self._broker_id = broker_id
-        self._directory_id = directory_id
-        self._value = json.dumps({**facts, "directoryId": directory_id}).encode()
-        self._tasks = TaskOwner("broker-identity")
-
-    async def claim(self) -> None:
-        """Raises StoreError if another broker has the id."""
-        for _ in range(10):
-            try:
-                await self._store.put_for_session(self._path, self._value)
-            except BadVersionError:
-                found = await self._store.get(self._path)
-                if found is None:
-                    continue
-                holder = _decoded_holder(found.value)
-                if holder.get("directoryId") != self._directory_id:
-                    raise StoreError(
-                        f"another broker has the id {self._broker_id}: {holder or 'its description cannot be read'}. Give each"
-                        " broker its own advertisedAddress and webServicePort; if that broker has just been killed, wait"
-                        " until its session with the metadata store ends"
-                    ) from None
-                try:
-                    await self._store.delete(self._path, found.version)
-                except BadVersionError:
-                    continue
-            else:
-                self._store.listen(self._session_changed)
-                return
-        raise StoreError(f"the id {self._broker_id} is being claimed by several brokers")
-
-    def _session_changed(self, event: SessionEvent) -> None:
-        if event is SessionEvent.RENEWED:
-            self._tasks.start(self._claim_again(), "claim")
-
-    async def _claim_again(self) -> None:
-        try:
-            await self._store.put_for_session(self._path, self._value)
-        except BadVersionError:
-            logs.error("broker_id.taken", broker_id=self._broker_id, action="stop one of the two brokers")
-        except MetadataUnavailable:
-            return  # lost again: the next session claims it
-        except StoreError as error:
-            logs.error("broker_id.claim_failed", broker_id=self._broker_id, error=str(error))
-
-    async def close(self) -> None:
-        await self._tasks.close()
-
-
-def _decoded_holder(value: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(value)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-async def directory_id(embedded: MetadataStore, runtime: Runtime) -> str:
-    """Return the id of the data directory, created at its first use with a shared store."""
-    found = await embedded.get(DIRECTORY_ID_PATH)
-    if found is not None:
-        return found.value.decode(errors="replace")
-    created = f"{runtime.random.getrandbits(128):032x}"
-    await embedded.put(DIRECTORY_ID_PATH, created.encode())
-    return created

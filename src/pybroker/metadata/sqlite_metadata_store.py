@@ -19,7 +19,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,15 @@ from pybroker.metadata.metadata_store import (
     Versioned,
     Watch,
 )
-from pybroker.metadata.sqlite_table import Totals, is_empty, prepare, require_whole, row_checksum, save_totals
+from pybroker.metadata.sqlite_table import (
+    Totals,
+    is_empty,
+    prepare,
+    require_layout,
+    require_whole,
+    row_checksum,
+    save_totals,
+)
 from pybroker.metadata.watches import Watches, prefix_below
 from pybroker.runtime import logs
 from pybroker.runtime.threads import Threads
@@ -449,6 +457,24 @@ class SqliteMetadataStore(MetadataStore):
             self._closing.set_result(None)
         else:
             self._closing.set_exception(StoreError(f"closing the metadata store failed: {error}"))
+
+
+def value_before_conversion(path: Path, key: str) -> bytes | None:
+    """Return a value of a file that no store has open, of any layout. Converts and changes nothing; may block.
+
+    None without file or value, and for a damaged file, which `open` refuses. Raises StoreError for a newer layout.
+    """
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            require_layout(connection.execute("PRAGMA user_version").fetchone()[0])
+            row = connection.execute("SELECT value FROM metadata WHERE path = ?", (key,)).fetchone()
+    except SQLITE_FAILURES:
+        return None
+    except StoreError as error:
+        raise StoreError(f"the metadata store {path} cannot be opened: {error}") from error
+    return None if row is None else bytes(row[0])
 
 
 def _open_table(path: Path, disk: Disk, mark_path: Path | None) -> _Table:

@@ -62,13 +62,18 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
 
 
-def prepare(connection: sqlite3.Connection) -> Totals:
-    """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
+def require_layout(found: int) -> None:
+    """Raises StoreError for the layout of a newer version."""
     if found > LAYOUT_VERSION:
         raise StoreError(
             f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start the newer version that wrote it"
         )
+
+
+def prepare(connection: sqlite3.Connection) -> Totals:
+    """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    require_layout(found)
     if found == LAYOUT_VERSION:
         return check(connection)
     with transaction(connection):

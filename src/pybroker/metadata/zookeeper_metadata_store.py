@@ -47,6 +47,7 @@ from pybroker.zookeeper.addresses import ServerAddresses
 from pybroker.zookeeper.client import ClientOptions, ZooKeeperClient
 from pybroker.zookeeper.errors import ConnectionLoss, NoNode, NotSent, TooLarge, ZooKeeperError
 from pybroker.zookeeper.operations import (
+    CONTAINER_OWNER,
     ChangeOp,
     CheckOp,
     ChildrenOp,
@@ -142,7 +143,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         return SessionReport(
             f"zk:{self._client.addresses}",
             self.session_state,
-            self._state_since_ms,
+            self._clock_ms() - self._state_since_ms,
             self._client.session_id,
             self._client.negotiated_timeout_ms,
             self._suspensions,
@@ -390,7 +391,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         raise UnknownOutcome(f"{path}: the answer to a put was lost, and the value has changed since")
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
-        deleted_version: list[int] = []
+        session_id = self._client.session_id
+        deleted: list[Stat] = []  # the node that the last request was to delete
 
         async def act() -> bool:
             for _ in range(_RACE_ATTEMPTS):
@@ -402,7 +404,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 version = node[1].version
                 if expected_version not in (ANY_VERSION, version):
                     raise BadVersionError(f"{path} has version {version}, expected version {expected_version}")
-                deleted_version[:] = [version]
+                if node[1].ephemeral_owner not in (0, CONTAINER_OWNER) and session_id:
+                    self._require_session(session_id, path)  # in another one the value may be another broker's
+                deleted[:] = [node[1]]
                 try:
                     await self._delete_node(path, version)
                 except (errors.BadVersion, NoNode):
@@ -412,11 +416,11 @@ class ZooKeeperMetadataStore(MetadataStore):
 
         async def outcome() -> bool | None:
             node = await self._node(path)
-            if not deleted_version:
+            if not deleted:
                 return None  # the answer to the read was lost
-            if node is None or _is_inner(*node):
-                return True
-            if node[1].version == deleted_version[0] or expected_version == ANY_VERSION:
+            if node is None or _is_inner(*node) or node[1].czxid != deleted[0].czxid:
+                return True  # also if another writer has created it again, which may have the same version
+            if node[1].version == deleted[0].version or expected_version == ANY_VERSION:
                 return None
             raise UnknownOutcome(f"{path}: the answer to a deletion was lost, and there is another value now")
 

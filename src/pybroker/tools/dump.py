@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.disk.disk import DiskFile
 from pybroker.dispatch.delayed.delayed_record import stored_runs
-from pybroker.errors import DamagedEntries, ProtocolViolation, StoreError
+from pybroker.errors import DamagedEntries, StoreError
 from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.segment_reader import load_sealed, read_entries, scan
 from pybroker.local_store.segments.segment_writer import segment_path
@@ -26,21 +25,19 @@ from pybroker.model.position import Position
 from pybroker.storage_format.journal_layout import AppendRecord, CursorRecord
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, SegmentIndex, no_publish_time
 from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
+from pybroker.tools.items import Item, described_entry, item_text
 from pybroker.tools.stored_state import Finding, JournalItem, LiveBatch, StoredState
-from pybroker.wire.entry_metadata import message_metadata
 
 _READ_ENTRIES = 1000
 _READ_BYTES = 1 << 20
 _EXIT_NOT_USABLE = 2
-
-Item = dict[str, Any]  # One line of output; "kind" comes first.
 
 
 def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json: bool) -> int:
     try:
         with opened(directory) as files:
             for item in Dump(files, ledger_id, with_payloads=with_payloads).items():
-                sys.stdout.write(f"{json.dumps(item) if is_json else _text(item)}\n")
+                sys.stdout.write(f"{json.dumps(item) if is_json else item_text(item)}\n")
     except (NotUsable, OSError) as error:
         sys.stderr.write(f"pybroker: {error}\n")
         return _EXIT_NOT_USABLE
@@ -180,7 +177,7 @@ class Dump:
             "in": where,
             "size_bytes": len(payload),
             "messages": message_count,
-            **_describe(payload),
+            **described_entry(payload),
         }
         if self._with_payloads:
             item["payload"] = payload.hex()
@@ -249,34 +246,3 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
     except StoreError as error:
         item["damage"] = str(error)
     return item
-
-
-def _describe(payload: bytes) -> Item:
-    try:
-        metadata = message_metadata(payload)
-    except ProtocolViolation:
-        return {}
-    item: Item = {
-        "publish_time": metadata.publish_time,
-        "producer": metadata.producer_name,
-        "sequence_id": metadata.sequence_id,
-    }
-    if metadata.HasField("partition_key"):
-        item["key"] = metadata.partition_key
-    if metadata.properties:
-        item["properties"] = {pair.key: pair.value for pair in metadata.properties}
-    return item
-
-
-def _text(item: Item) -> str:
-    kind, *fields = item.items()
-    return " ".join([str(kind[1]), *(f"{name}={_value(value)}" for name, value in fields if value is not None)])
-
-
-def _value(value: object) -> str:
-    """Quote values with spaces or control characters, so that a client's bytes never reach the terminal unescaped."""
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str) and value.isprintable() and value and " " not in value:
-        return value
-    return json.dumps(value)

@@ -7,7 +7,7 @@ together, and answered in their order. Without a connection they wait, up to `op
 Concurrency: everything on one event loop. Events and watches are called from the loop's read callback, before later
 answers: after an event for a node, a read returns what the event announced, or newer.
 
-Limitations: no one-time watches, no SASL, no read-only mode.
+Limitations: no one-time watches, no read-only mode; SASL with DIGEST-MD5 only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import operations as wire
 from pybroker.zookeeper.addresses import ServerAddresses
+from pybroker.zookeeper.digest_md5 import DigestLogin, SaslCredentials
 from pybroker.zookeeper.errors import (
     AuthFailed,
     ConnectionLoss,
@@ -36,7 +37,7 @@ from pybroker.zookeeper.errors import (
     ZooKeeperError,
     error_of,
 )
-from pybroker.zookeeper.jute import Reader, pack_text
+from pybroker.zookeeper.jute import Reader, pack_buffer, pack_text
 from pybroker.zookeeper.operations import (
     ANY_VERSION,
     OPEN_ACL,
@@ -56,6 +57,7 @@ from pybroker.zookeeper.session import (
     AuthAnswered,
     Due,
     Established,
+    LoginDue,
     Refused,
     Session,
     SessionEvent,
@@ -72,6 +74,7 @@ _MIN_CONNECT_MS = 500
 _MAX_CONNECT_MS = 10_000
 _CONNECT_SHARE = 1 / 6
 _CLOSE_DEADLINE_S = 2.0
+_CLIENT_NONCE_BITS = 192
 _PARENT_ATTEMPTS = 5  # a container may be deleted between the creations of parent and child
 
 
@@ -98,6 +101,8 @@ class ClientOptions:
     tls: ssl.SSLContext | None = None
     credentials: tuple[tuple[str, bytes], ...] = ()
     """Scheme and data of each identity, such as ("digest", b"user:password")."""
+    sasl: SaslCredentials | None = None
+    """Each connection logs in with DIGEST-MD5 before it is used."""
     acl: tuple[Acl, ...] = OPEN_ACL
     clock_ms: Callable[[], float] = boot_time_ms
 
@@ -189,7 +194,12 @@ class ZooKeeperClient:
         self._clock_ms = self.options.clock_ms
         self._random = random or Random()
         self._loop = asyncio.get_running_loop()
-        self._session = Session(self.options.session_timeout_ms, self.options.max_answer_bytes)
+        self._session = Session(
+            self.options.session_timeout_ms,
+            self.options.max_answer_bytes,
+            needs_login=self.options.sasl is not None,
+        )
+        self._login: DigestLogin | None = None  # of the present connection
         self._acl = wire.pack_acl(self.options.acl)
         self._link: _Link | None = None
         self._unwritten: list[bytes] = []
@@ -439,7 +449,10 @@ class ZooKeeperClient:
         self._unwritten.append(data)
 
     def _flush(self) -> None:
+        """Write what was collected, unless the process was frozen meanwhile for longer than the session lasts."""
         data, self._unwritten = self._unwritten, []
+        if self._is_lost(self._clock_ms()):
+            return  # its requests fail when the connection has ended
         if data and self._link is not None:
             self._link.transport.write(b"".join(data) if len(data) > 1 else data[0])
 
@@ -503,7 +516,10 @@ class ZooKeeperClient:
         tokens, event = self._session.disconnected()
         if event is not None:
             self._notify(event)
+        self._login = None
         for token in tokens:
+            if isinstance(token, DigestLogin):
+                continue
             assert isinstance(token, _Request)
             if not token.answer.done():
                 token.answer.set_exception(
@@ -526,6 +542,8 @@ class ZooKeeperClient:
             return
         for result in results:
             match result:
+                case Answer(token, code, body) if token is self._login:
+                    self._login_answered(code, body)
                 case Answer(token, code, body):
                     assert isinstance(token, _Request)
                     self._answered(token, code, body)
@@ -533,6 +551,8 @@ class ZooKeeperClient:
                     self._node_changed(result._replace(path=self._own(result.path)))
                 case Established(event):
                     self._established(event)
+                case LoginDue():
+                    self._begin_login()
                 case Refused(event):
                     self._end_connection("the server does not know the session any more")
                     if event is not None:
@@ -556,6 +576,30 @@ class ZooKeeperClient:
                 answer.set_result(request.decode(Reader(body)))
             except ZooKeeperError as error:
                 answer.set_exception(error)
+
+    def _begin_login(self) -> None:
+        assert self.options.sasl is not None
+        self._login = DigestLogin(self.options.sasl, f"{self._random.getrandbits(_CLIENT_NONCE_BITS):x}")
+        self._send_login(b"")
+
+    def _send_login(self, token: bytes) -> None:
+        self._write(self._session.request(Operation.SASL, pack_buffer(token), self._login, self._clock_ms()))
+
+    def _login_answered(self, code: int, body: bytes | None) -> None:
+        assert self._login is not None
+        try:
+            if code or body is None:
+                raise error_of(code or AuthFailed.code, "")
+            token = self._login.step(Reader(body).buffer())
+        except ZooKeeperError as error:
+            self._end_connection(f"SASL login as {self._login.user}: {error}")
+            if not self._first_session.done():
+                self._first_session.set_exception(AuthFailed(self._reason))
+        else:
+            if token is None:
+                self._established(self._session.opened().event)
+            else:
+                self._send_login(token)
 
     def _established(self, event: SessionEvent | None) -> None:
         """In order: credentials, watches, the listeners, then the requests that waited."""

@@ -102,6 +102,7 @@ _TEXTS = {
     -115: "the server refused the credentials",
     -118: "the session moved to another server",
     -119: "the server is read-only",
+    -124: "the server accepts only clients with a SASL login",
     -125: "the quota is used up",
     -127: "the server has too many requests",
 }

@@ -15,6 +15,8 @@ from pybroker.zookeeper.errors import DamagedAnswer, ZooKeeperError, error_of
 from pybroker.zookeeper.jute import Reader, pack_buffer, pack_int, pack_long, pack_text, pack_texts
 
 ANY_VERSION = -1
+CONTAINER_OWNER = -(1 << 63)
+"""`ephemeral_owner` of a container."""
 _STAT = Struct(">qqqqiiiqiiq")
 _MULTI_HEADER = Struct(">ibi")
 _MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
@@ -37,6 +39,7 @@ class Operation(IntEnum):
     CREATE_CONTAINER = 19
     MULTI_READ = 22
     AUTH = 100
+    SASL = 102
     SET_WATCHES = 105  # "setWatches2", with persistent watches
     ADD_WATCH = 106
     CLOSE_SESSION = -11

@@ -89,6 +89,10 @@ class Established(NamedTuple):
     event: SessionEvent | None
 
 
+class LoginDue(NamedTuple):
+    """The server accepted the connection. Requests of the login follow, then `opened`."""
+
+
 class Refused(NamedTuple):
     """The server knows the session no more; the next connection asks for another one. `event` is None if it was lost before."""
 
@@ -101,7 +105,7 @@ class AuthAnswered(NamedTuple):
     is_accepted: bool
 
 
-Received: TypeAlias = Answer | NodeEvent | Established | Refused | AuthAnswered | SessionEvent
+Received: TypeAlias = Answer | NodeEvent | Established | LoginDue | Refused | AuthAnswered | SessionEvent
 
 
 class Due(Enum):
@@ -158,10 +162,18 @@ class FrameReader:
         return frames
 
 
+class _Accepted(NamedTuple):
+    session_id: int
+    password: bytes
+    timeout_ms: int
+
+
 class Session:
     """One client's session and its current connection."""
 
-    def __init__(self, timeout_ms: int, max_answer_bytes: int) -> None:
+    def __init__(self, timeout_ms: int, max_answer_bytes: int, *, needs_login: bool = False) -> None:
+        """`needs_login`: each connection must log in before other requests are sent."""
+        self._needs_login = needs_login
         self._requested_timeout_ms = timeout_ms
         self._max_answer_bytes = max_answer_bytes
         self.state = SessionState.CONNECTING
@@ -176,6 +188,7 @@ class Session:
         # Of the current connection.
         self._frames = FrameReader(max_answer_bytes)
         self._is_connecting = False
+        self._accepted = _Accepted(0, _NO_PASSWORD, 0)
         self._connect_sent_ms = 0.0
         self._last_sent_ms = 0.0
         self._pending: deque[tuple[int, float, object]] = deque()  # xid, sent, token
@@ -210,7 +223,7 @@ class Session:
 
     def request(self, operation: Operation, body: bytes, token: object, now_ms: float) -> bytes:
         """Return the bytes of a request. Pings, authentication and watches that are set again have no token."""
-        assert self.state is SessionState.CONNECTED
+        assert self.state is SessionState.CONNECTED or operation is Operation.SASL
         self._last_sent_ms = now_ms
         xid = _SPECIAL_XIDS.get(operation)
         if xid is None:
@@ -264,8 +277,13 @@ class Session:
         if timeout_ms <= 0:
             was_lost = self.state is SessionState.LOST
             return Refused(None if was_lost or not self.session_id else self._lose())
-        is_same = session_id == self.session_id
-        self.session_id, self._password, self.timeout_ms = session_id, password, timeout_ms
+        self._accepted = _Accepted(session_id, password, timeout_ms)
+        return LoginDue() if self._needs_login else self.opened()
+
+    def opened(self) -> Established:
+        """Use the accepted connection, after its login if one is needed."""
+        is_same = self._accepted.session_id == self.session_id
+        self.session_id, self._password, self.timeout_ms = self._accepted
         self.confirmed_ms = self._connect_sent_ms
         self.state = SessionState.CONNECTED
         had_session, self._had_session = self._had_session, True
@@ -294,7 +312,8 @@ class Session:
             if not self._pending or self._pending[0][0] != xid:
                 raise DamagedAnswer(f"an answer to request {xid}, which is not the oldest one without an answer")
             _, sent_ms, token = self._pending.popleft()
-            self._confirm(sent_ms)
+            if self.state is SessionState.CONNECTED:
+                self._confirm(sent_ms)
             results.append(Answer(token, code, None if is_cut else frame[_ANSWER.size :]))
 
     def _confirm(self, sent_ms: float) -> None:

@@ -12,7 +12,6 @@ import random
 import sys
 import time
 
-from tests.simulate.outcome import play_seed
 from tests.simulate.planted.table import PLANTED, Planted
 from tests.support.planting import BrokenPlant, planted, require_no_program_error
 
@@ -21,7 +20,7 @@ def seeds_to_find(bug: Planted) -> tuple[int, str]:
     """How many seeds it took, and what was said then; 0 when the bug was not found. Raises BrokenPlant where the plant is none."""
     with planted(bug.plant) as patch:
         for seed in range(bug.seeds):
-            findings = play_seed(seed).findings
+            findings = bug.play(seed)
             if findings:
                 patch.require_whole()
                 for finding in findings:

@@ -5,20 +5,35 @@ Many are planted for the models of parts as well (`tests/fuzz`): the simulator h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.fuzz import test_dispatch_bugs as dispatch
 from tests.fuzz import test_managed_ledger_bugs as ledgers
+from tests.simulate.outcome import play_seed
 from tests.simulate.planted import at_once, of_operation, of_transactions, plain
+from tests.simulate.planted.of_shared_metadata import SHARED_METADATA_BUGS
+from tests.simulate.shared_metadata_story import SharedMetadataStory
 from tests.support.planting import Plant
+
+Play = Callable[[int], list[tuple[str, str]]]
+
+
+def _findings_of_seed(seed: int) -> list[tuple[str, str]]:
+    return play_seed(seed).findings
+
+
+def _findings_of_story(seed: int) -> list[tuple[str, str]]:
+    return [("shared metadata", finding) for finding in SharedMetadataStory.play(seed).findings]
 
 
 class Planted(NamedTuple):
-    """One bug; `seeds` is how many are tried at most."""
+    """One bug; `seeds` is how many are tried at most, `play` what is played with each."""
 
     plant: Plant
     is_race: bool
     seeds: int
+    play: Play = _findings_of_seed
 
     @property
     def name(self) -> str:
@@ -98,4 +113,5 @@ PLANTED = (
     _plain(of_operation.something_waits_where_nothing_does),
     _plain(of_operation.a_topic_counts_runs_and_not_messages),
     _plain(of_operation.memory_of_documents_is_not_given_back),
+    *(Planted(plant, is_race=True, seeds=200, play=_findings_of_story) for plant in SHARED_METADATA_BUGS),
 )

@@ -306,6 +306,7 @@ class FakeBroker:
         self.dynamic = DynamicConfiguration(config, metadata)
         self.cluster_documents = ClusterDocuments(metadata)
         self.request_stop = None
+        self.identity = None
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, self.resources)
         self.presence = Presence()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.bookkeeper.bookkeeper_pb2 import Response
-from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, InvalidAnswer, InvalidMetadata
+from pybroker.bookkeeper.errors import (
+    BadRequest,
+    BookKeeperError,
+    DamagedEntry,
+    InvalidAnswer,
+    InvalidMetadata,
+    WrongKey,
+)
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
 from pybroker.bookkeeper.protocol.entry_format import DigestType, EntryFormat
@@ -27,7 +35,18 @@ from pybroker.bookkeeper.protocol.frames import (
     batch_read_request,
     read_request,
 )
-from pybroker.bookkeeper.protocol.messages_v3 import ExplicitLac, FrameReader, Operation, decode_response, result_of
+from pybroker.bookkeeper.protocol.messages_v3 import (
+    ExplicitLac,
+    FrameReader,
+    Operation,
+    auth_payload,
+    auth_request,
+    decode_response,
+    require_accepted,
+    require_tls_started,
+    result_of,
+    start_tls_request,
+)
 from pybroker.bookkeeper.quorums import Quorums
 
 LIMIT = 100_000
@@ -217,7 +236,9 @@ def test_metadata_with_a_bookie_name_that_is_not_utf8_are_invalid() -> None:
     [
         (0, "00/0000/L0000"),
         (15, "00/0000/L0015"),
-        (9_999_999_999, "99/9999/L9999"),
+        ((1 << 31) - 2, "21/4748/L3646"),
+        ((1 << 31) - 1, "000/0000/0021/4748/L3647"),
+        (9_999_999_999, "000/0000/0099/9999/L9999"),
         (10_000_000_000, "000/0000/0100/0000/L0000"),
         ((1 << 63) - 1, "922/3372/0368/5477/L5807"),
     ],
@@ -228,7 +249,8 @@ def test_ledger_paths_are_those_of_java(ledger_id: int, path: str) -> None:
 
 
 def test_other_nodes_are_no_ledgers() -> None:
-    assert [ledger_id_of(each) for each in ("00/0000", "idgen/ID-1", "00/0000/L00015", "available/x")] == [None] * 4
+    others = ("00/0000", "idgen/ID-1", "00/0000/L00015", "available/x", "99/9999/L9999", "000/0000/0000/0000/L0015")
+    assert [ledger_id_of(each) for each in (*others, "999/9999/9999/9999/L9999")] == [None] * 7
 
 
 def test_error_classes_have_one_base() -> None:
@@ -267,3 +289,30 @@ def test_damaged_answers_of_version_3_raise_invalid_answer_only(data: st.DataObj
             result_of(decode_response(body), Operation.READ_LAC, 7)
     except InvalidAnswer:
         pass
+
+
+def test_messages_of_the_handshake() -> None:
+    assert start_tls_request(7).hex() == "0000000b" + "0a06080310091807" + "d20600"
+    assert auth_request(1, b"x").endswith(b"\x0a\x04sasl\x12\x01x")
+
+
+def _answer(operation: int, status: int = 0) -> Response:
+    answer = Response(status=status)
+    answer.header.version, answer.header.operation, answer.header.txn_id = 3, operation, 1
+    return answer
+
+
+def test_refused_handshakes_are_errors() -> None:
+    require_tls_started(_answer(9))
+    assert auth_payload(_answer(5)) == b""
+    require_accepted(_answer(7, 403))
+    refusals: list[tuple[Callable[[Response], object], Response, type[BookKeeperError]]] = [
+        (require_tls_started, _answer(9, 404), BadRequest),
+        (require_tls_started, _answer(5), InvalidAnswer),
+        (auth_payload, _answer(5, 502), WrongKey),
+        (auth_payload, _answer(9), InvalidAnswer),
+        (require_accepted, _answer(7, 502), WrongKey),
+    ]
+    for check, answer, error in refusals:
+        with pytest.raises(error):
+            check(answer)

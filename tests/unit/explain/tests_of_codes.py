@@ -8,7 +8,10 @@ TESTS_OF_CODES: dict[Code, tuple[str, ...]] = {
     Code.TOPIC_CHANGING: ("test_a_topic_that_is_being_deleted_with_its_namespace_is_told",),
     Code.TOPIC_LOAD_FAILED: ("test_a_topic_that_cannot_be_loaded_says_why_and_one_that_takes_long_how_far_it_is",),
     Code.TOPIC_LOADING: ("test_a_topic_that_cannot_be_loaded_says_why_and_one_that_takes_long_how_far_it_is",),
-    Code.METADATA_UNREACHABLE: ("test_policy_changed_at_one_broker_is_enforced_at_the_other",),
+    Code.METADATA_UNREACHABLE: (
+        "test_loaded_topic_continues_without_metadata_and_explain_reports_it",
+        "test_policy_changed_at_one_broker_is_enforced_at_the_other",
+    ),
     Code.METADATA_CONFLICT: ("test_a_topic_that_somebody_else_has_changed_is_told",),
     Code.STORAGE_FAILED: ("test_a_write_that_failed_is_told_until_the_next_ledger_is_ready",),
     Code.DISK_FULL: ("test_a_full_disk_is_told_and_what_it_refused",),

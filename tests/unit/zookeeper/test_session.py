@@ -16,6 +16,7 @@ from pybroker.zookeeper.session import (
     Due,
     Established,
     FrameReader,
+    LoginDue,
     Received,
     Refused,
     Session,
@@ -223,3 +224,31 @@ def test_any_bytes_are_answers_or_damage(data: bytes) -> None:
 def test_impossible_length_is_damage(length: int) -> None:
     with pytest.raises(DamagedAnswer, match="not a ZooKeeper server"):
         FrameReader(LIMIT_BYTES).feed(pack(">i", length) + bytes(30))
+
+
+def test_connection_is_used_only_after_its_login() -> None:
+    session = Session(TIMEOUT_MS, LIMIT_BYTES, needs_login=True)
+    session.connect(0)
+    assert session.received(accepted(session_id=7), 10) == [LoginDue()]
+    assert session.state is SessionState.CONNECTING
+    session.request(Operation.SASL, b"", "login", 10)
+    assert session.received(answer(1), 20) == [Answer("login", 0, b"")]
+    assert session.opened() == Established(None)
+    assert session.holds(20)
+    # A login that fails leaves the former state, and the next connection asks for the same session.
+    session.disconnected()
+    session.connect(100)
+    assert session.received(accepted(session_id=7), 110) == [LoginDue()]
+    session.request(Operation.SASL, b"", "login", 110)
+    assert session.disconnected() == (["login"], None)
+    assert session.has_session
+    assert session.check(TIMEOUT_MS * 5 / 6) is SessionEvent.LOST
+    # A session whose login failed is not the client's: the next one is another one.
+    session.connect(6000)
+    assert session.received(accepted(session_id=8), 6010) == [LoginDue()]
+    session.disconnected()
+    assert session.session_id == 0
+    session.connect(6100)
+    session.received(accepted(session_id=9), 6110)
+    assert session.opened() == Established(SessionEvent.RENEWED)
+    assert session.session_id == 9

@@ -18,7 +18,7 @@ from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
-from pybroker.admin.explain.topic_at_hand import topic_at_hand
+from pybroker.admin.explain.topic_to_explain import topic_to_explain
 from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, consumer_json, key_json, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
@@ -69,7 +69,7 @@ async def explain_one(call: Call) -> Response:
     message_id, key, consumer = call.query("messageId"), key_of(call), call.query("consumer")
     if sum(each is not None for each in (message_id, key, consumer)) > 1:
         raise AdminError(412, "The query can contain only one of key, messageId and consumer")
-    topic = await topic_at_hand(call)
+    topic = await topic_to_explain(call)
     if isinstance(topic, list):
         return answer(call, _unseen_subject(message_id, key, consumer), topic)
     subscription = any_subscription_of(topic, name)
@@ -138,7 +138,7 @@ async def explain_topic(call: Call) -> Response:
     """Explain why messages of a topic wait: findings of the topic, and a summary of each subscription."""
     call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
-    topic = await topic_at_hand(call)
+    topic = await topic_to_explain(call)
     if isinstance(topic, list):
         subject = {"kind": "topic"} if producer is None else {"kind": "producer", "producer": producer}
         return answer(call, subject, topic)

@@ -28,7 +28,7 @@ _unpack_framed_answer = struct.Struct(">IIiqq").unpack_from
 _REQUEST_ID = struct.Struct(">q")
 ANSWER_SIZE = _ANSWER.size
 _FRAMED_ANSWER_SIZE = 4 + ANSWER_SIZE
-_ADD_ANSWER_WORD = _VERSION | ADD << 16
+_ADD_ANSWER_WORD, _READ_ANSWER_WORD = _VERSION | ADD << 16, _VERSION | READ << 16
 
 
 class Answer(NamedTuple):
@@ -108,8 +108,12 @@ class AnswerReader:
             self._check_size(size)
             if end - at - 4 < size:
                 break
-            answers.append(_decoded(data[at + 4 : at + 4 + size]))
-            at += 4 + size
+            behind = at + 4 + size
+            if word == _READ_ANSWER_WORD:
+                answers.append(Answer(READ, code, ledger_id, entry_id, -1, data[at + _FRAMED_ANSWER_SIZE : behind]))
+            else:
+                answers.append(_decoded(data[at + 4 : behind]))
+            at = behind
         self._keep(data, at)
         return answers
 

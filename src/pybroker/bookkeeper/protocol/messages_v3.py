@@ -13,10 +13,11 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pybroker.bookkeeper.bookkeeper_pb2 import InfoResponse, LedgerResponse, ReadLacResponse, Request, Response
-from pybroker.bookkeeper.errors import BookKeeperError, InvalidAnswer, error_of
+from pybroker.bookkeeper.errors import BookKeeperError, InvalidAnswer, WrongKey, error_of
 
 _VERSION = 3
 _SIZE = struct.Struct(">I")
+_SASL = "sasl"
 _TOTAL_SPACE, _FREE_SPACE = 1, 2
 _SAME_CODES = {402: 1, 403: 2, 404: 100, 501: 101, 502: 102, 503: 103, 504: 104, 505: 105, 506: 106, 507: 107}
 """The codes of version 2 with the same meaning."""
@@ -25,9 +26,11 @@ _SAME_CODES = {402: 1, 403: 2, 404: 100, 501: 101, 502: 102, 503: 103, 504: 104,
 class Operation(IntEnum):
     """Operations of version 3 that this client uses, with their numbers."""
 
+    AUTH = 5
     WRITE_LAC = 6
     READ_LAC = 7
     INFO = 8
+    START_TLS = 9
     FORCE = 10
 
 
@@ -70,6 +73,20 @@ def force_request(number: int, ledger_id: int) -> bytes:
     """Encode the request to make all entries of the ledger durable that the bookie has acknowledged."""
     request = _request(number, Operation.FORCE)
     request.force.ledger_id = ledger_id
+    return _framed(request)
+
+
+def start_tls_request(number: int) -> bytes:
+    request = _request(number, Operation.START_TLS)
+    request.start_tls.SetInParent()
+    return _framed(request)
+
+
+def auth_request(number: int, payload: bytes) -> bytes:
+    """Encode a message of the authentication plugin `sasl`."""
+    request = _request(number, Operation.AUTH)
+    request.auth.plugin_name = _SASL
+    request.auth.payload = payload
     return _framed(request)
 
 
@@ -118,6 +135,30 @@ def decode_response(body: bytes) -> Response:
     if response.header.version != _VERSION or not response.header.HasField("txn_id"):
         raise InvalidAnswer("An answer of version 3 has no valid header.")
     return response
+
+
+def require_tls_started(response: Response) -> None:
+    """Raises the error that the bookie answered, InvalidAnswer."""
+    _require(response, Operation.START_TLS, "The bookie has no TLS")
+
+
+def auth_payload(response: Response) -> bytes:
+    """Return the bookie's message of the authentication. Raises the error that the bookie answered, InvalidAnswer."""
+    _require(response, Operation.AUTH, "The bookie refused the user or the password")
+    return response.auth.payload
+
+
+def require_accepted(response: Response) -> None:
+    """Check the answer to any read. Raises WrongKey if the bookie does not accept the client."""
+    if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
+        raise WrongKey("The bookie demands the authentication of its clients by a user or a certificate")
+
+
+def _require(response: Response, operation: Operation, failure: str) -> None:
+    if response.header.operation != operation:
+        raise InvalidAnswer(f"An answer is for operation {response.header.operation} instead of {operation.name}.")
+    if response.status:
+        raise error_of(_SAME_CODES.get(response.status, response.status), failure)
 
 
 def result_of(

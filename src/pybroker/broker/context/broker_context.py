@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
     from pybroker.errors import BrokerError
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.metadata.metadata_store import MetadataStore
     from pybroker.metadata.resource_groups import ResourceGroups
     from pybroker.metadata.resources import Resources
     from pybroker.model.names import NamespaceName
@@ -49,6 +50,7 @@ class BrokerContext:
     def __init__(
         self,
         runtime: Runtime,
+        metadata_store: MetadataStore,
         resources: Resources,
         ledgers: ManagedLedgerFactory,
         *,
@@ -67,6 +69,7 @@ class BrokerContext:
     ) -> None:
         config = runtime.config
         self.runtime = runtime
+        self.metadata_store = metadata_store
         self.resources = resources
         self.ledgers = ledgers
         self.authorization = authorization

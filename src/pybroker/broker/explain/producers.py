@@ -40,6 +40,7 @@ _SHOWN_LIVE = {
 }
 """Refusals with a reason that can be checked now, if it still holds."""
 _OF_EVERYBODY = {
+    Code.METADATA_UNREACHABLE,
     Code.COMPACTION_RUNNING,
     Code.COMPACTION_FAILED,
     Code.PRODUCERS_REFUSED,

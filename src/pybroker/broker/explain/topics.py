@@ -211,7 +211,8 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             )
         )
     if found.metadata is not None and found.metadata.state is not SessionState.CONNECTED:
-        findings.append(_unreachable(name, found.metadata))
+        text = f"Topic {name} is not loaded, and cannot be loaded now"
+        findings.append(_unreachable(text, found.metadata, clock, waits=True))
     if found.has_conflict:
         text = (
             f"Another process has changed the metadata of topic {name}. The broker closes the topic and loads it again."
@@ -238,11 +239,14 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
     return findings
 
 
-def _unreachable(name: TopicName, session: SessionReport) -> Finding:
+def _unreachable(text: str, session: SessionReport, clock: Clock, *, waits: bool) -> Finding:
+    since_ms = round(clock.wall_ms() - session.state_age_ms)
     return Finding(
         Code.METADATA_UNREACHABLE,
-        f"Topic {name} is not loaded, and cannot be loaded now: the session with the metadata store {session.url} is"
-        f" {session.state.value} ({session.last_failure}).",
+        f"{text}: the session with the metadata store {session.url} is {session.state.value}{for_long(since_ms, clock)}"
+        f" ({session.last_failure}).",
+        waits=waits,
+        since_ms=since_ms,
         evidence={
             "metadataStore": session.url,
             "session": session.state.value,
@@ -274,11 +278,22 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
     """Explain a loaded topic. `quota`: its exceeded backlog quota, as measured by the caller."""
-    findings = _publishing(topic, quota)
+    findings = _metadata(topic) + _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
         findings.append(_refused(topic, refused))
     return findings + _compaction(topic) + _readers(topic)
+
+
+def _metadata(topic: TopicBase) -> list[Finding]:
+    session = topic.broker_context.metadata_store.session_report
+    if session is None or session.state is SessionState.CONNECTED:
+        return []
+    text = (
+        f"Topic {topic.name} continues with the policies that the broker knows; changes of policies, new topics and new"
+        " schemas wait"
+    )
+    return [_unreachable(text, session, topic.runtime.clock, waits=False)]
 
 
 def _readers(topic: TopicBase) -> list[Finding]:

@@ -1,30 +1,27 @@
-"""`pybroker metadata`: Prepare the metadata store that the brokers of a cluster share."""
+"""`pybroker metadata`: Prepare the metadata store that the brokers of a cluster share, and move documents to it."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pybroker.cli.broker_settings import add_set_option, overrides_of, run_with_configuration
+from pybroker.cli.broker_settings import run_with_configuration
+from pybroker.cli.commands.cluster.metadata_transfer import (
+    add_store_options,
+    add_transfer_commands,
+    store_configuration,
+)
 from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, say
 from pybroker.cli.output import output_of
 from pybroker.cli.parsing import described
 
-if TYPE_CHECKING:
-    from pybroker.config import BrokerConfig
-
 EXAMPLES = """
 pybroker metadata init --cluster c1 --metadata-store zk:zk1:2181,zk2:2181/pulsar
+pybroker metadata export standalone.metadata --data /var/lib/pybroker
+pybroker metadata import standalone.metadata --metadata-store zk:zk1:2181/pulsar --dry-run
+pybroker metadata check --metadata-store zk:zk1:2181/pulsar
 pybroker metadata init --config broker.conf --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
 """
 DEFAULT_COORDINATORS = 16
-_KEY_OF_OPTION = {
-    "cluster": "clusterName",
-    "metadata_store": "metadataStoreUrl",
-    "configuration_metadata_store": "configurationMetadataStoreUrl",
-}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     init = commands.add_parser(
         "init", help="write what a new cluster needs; what exists is kept, so the command can be repeated"
     )
-    init.add_argument("--config", type=Path, metavar="FILE", help="configuration file of a broker (default: none)")
-    add_set_option(init)
-    init.add_argument("--cluster", metavar="NAME", help="name of the cluster (clusterName)")
-    init.add_argument("--metadata-store", metavar="URL", help="such as zk:host:2181/path (metadataStoreUrl)")
-    init.add_argument(
-        "--configuration-metadata-store",
-        metavar="URL",
-        help="the store that several clusters share (configurationMetadataStoreUrl)",
-    )
+    add_store_options(init)
     for name, meaning in (
         ("--web-service-url", "HTTP address of the cluster"),
         ("--web-service-url-tls", "HTTPS address of the cluster"),
@@ -57,21 +46,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"number of transaction coordinators of a new cluster (default: {DEFAULT_COORDINATORS})",
     )
     init.set_defaults(run=_init)
+    add_transfer_commands(commands)
 
 
 def _init(options: argparse.Namespace) -> int:
     return run_with_configuration(_run, options)
-
-
-def _configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Raises ConfigError."""
-    from pybroker.config import Problems, read  # noqa: PLC0415
-
-    problems = Problems()
-    loaded = read(options.config, os.environ, overrides_of(options, _KEY_OF_OPTION, problems))
-    problems.found += loaded.problems
-    problems.raise_any()
-    return loaded.config
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -84,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     from pybroker.metadata.shared_metadata import client_options, shared_addresses  # noqa: PLC0415
     from pybroker.model.names import is_valid_entity  # noqa: PLC0415
 
-    config, output = _configuration(options), output_of(options)
+    config, output = store_configuration(options), output_of(options)
     # Where ledgers are stored does not matter here.
     addresses = shared_addresses(config.replace(ledger_store="local"))
     if addresses is None:

@@ -1,11 +1,20 @@
-"""`pybroker ledger`: Verify, show or repair a data directory while no broker uses it."""
+"""`pybroker ledger`: Verify, show or repair a data directory while no broker uses it, or ledgers on BookKeeper."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pybroker.cli.broker_settings import add_set_option, overrides_of, run_with_configuration
+from pybroker.cli.output import add_json_option
 from pybroker.cli.parsing import described
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+    from pybroker.tools.ledgers_on_bookkeeper.connecting import LedgerTool
 
 EXAMPLES = """
 pybroker ledger verify data
@@ -13,21 +22,67 @@ pybroker ledger dump data --ledger 12 --json
 pybroker ledger repair data                      show the changes that a repair would make
 pybroker ledger repair data --apply
 pybroker ledger repair data --apply --accept-loss    continue without stored data that is missing and permanently lost
+
+Ledgers on BookKeeper, while brokers use them:
+pybroker ledger list --metadata-store zk:zk1:2181,zk2:2181/pulsar --property pulsar/managed-ledger=public/default/persistent/t
+pybroker ledger dump --metadata-store zk:zk1:2181 --ledger 12 --first 100 --last 199
+pybroker ledger verify --config broker.conf --ledger 12
+pybroker ledger orphans --metadata-store zk:zk1:2181 --cluster c1
 """
+_KEY_OF_OPTION = {"metadata_store": "metadataStoreUrl", "cluster": "clusterName"}
+_STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
+_TIMEOUT_S = 10.0
+_ORPHAN_AGE_HOURS = 24.0
+_HOUR_MS = 3_600_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     verify = commands.add_parser("verify", help="read all data and report each damage; exit code 1 if there is any")
-    verify.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
+    verify.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="the data directory")
+    verify.add_argument(
+        "--ledger", type=_number, metavar="N", help="on BookKeeper: verify only this ledger (default: all ledgers)"
+    )
+    _add_store_options(verify)
     verify.set_defaults(run=_verify)
     dump = commands.add_parser("dump", help="show ledgers, entries, cursors and the journal")
-    dump.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
-    dump.add_argument("--ledger", type=int, metavar="N", help="show only this ledger")
+    dump.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="the data directory")
+    dump.add_argument("--ledger", type=_number, metavar="N", help="show only this ledger; required on BookKeeper")
     dump.add_argument("--payloads", action="store_true", help="show the bytes of entries, too, in hexadecimal")
-    dump.add_argument("--json", action="store_true", help="write one JSON object per line")
+    dump.add_argument(
+        "--first", type=_number, default=0, metavar="ENTRY", help="on BookKeeper: the first entry (default: 0)"
+    )
+    dump.add_argument(
+        "--last", type=_number, metavar="ENTRY", help="on BookKeeper: the last entry (default: that of the ledger)"
+    )
+    _add_store_options(dump)
     dump.set_defaults(run=_dump)
+    listing = commands.add_parser("list", help="list the ledgers on BookKeeper")
+    listing.add_argument("--state", choices=_STATES, help="only ledgers in this state")
+    listing.add_argument(
+        "--property",
+        type=_property,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only ledgers with this property (custom metadata); may be repeated",
+    )
+    _add_store_options(listing)
+    listing.set_defaults(run=_list)
+    orphans = commands.add_parser(
+        "orphans", help="list the ledgers of a cluster on BookKeeper that no document names; deletes nothing"
+    )
+    orphans.add_argument("--cluster", metavar="NAME", help="the cluster whose brokers created them (clusterName)")
+    orphans.add_argument(
+        "--min-age-hours",
+        type=float,
+        default=_ORPHAN_AGE_HOURS,
+        metavar="HOURS",
+        help=f"younger ledgers are kept, because a broker may be about to name them (default: {_ORPHAN_AGE_HOURS:g})",
+    )
+    _add_store_options(orphans)
+    orphans.set_defaults(run=_orphans)
     repair = commands.add_parser(
         "repair", help="show how a data directory can be repaired on which a broker does not start, or repair it"
     )
@@ -43,16 +98,134 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     repair.set_defaults(run=_repair)
 
 
-def _verify(options: argparse.Namespace) -> int:
-    from pybroker.tools.verify import main as verify  # noqa: PLC0415  (so that --help answers at once)
+def _add_store_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metadata-store", metavar="URL", help="such as zk:host:2181/path: use ledgers on BookKeeper")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration file of a broker with metadataStoreUrl"
+    )
+    add_set_option(parser)
+    parser.add_argument(
+        "--ledgers-root", default="/ledgers", metavar="PATH", help="BookKeeper's path in ZooKeeper (default: /ledgers)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"the longest wait for ZooKeeper (default: {_TIMEOUT_S:g})",
+    )
+    add_json_option(parser, "write one JSON object per line")
 
-    return verify(options.directory)
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError("a number is needed")
+    return int(text)
+
+
+def _property(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError("KEY=VALUE is needed")
+    return key, value
+
+
+def _configuration(options: argparse.Namespace) -> BrokerConfig:
+    """Raises ConfigError."""
+    from pybroker.config import Problems, read  # noqa: PLC0415  (so that --help answers at once)
+
+    problems = Problems()
+    loaded = read(options.config, os.environ, overrides_of(options, _KEY_OF_OPTION, problems))
+    problems.found += loaded.problems
+    problems.raise_any()
+    return loaded.config
+
+
+def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
+    """Raises ConfigError if both a directory and a metadata store are given, or neither."""
+    from pybroker.config import ConfigError  # noqa: PLC0415
+
+    has_store = options.metadata_store is not None or options.config is not None or bool(options.set)
+    if has_store == (options.directory is not None):
+        raise ConfigError(
+            "give either DIR, or --metadata-store zk:host:2181/path (or --config) for ledgers on BookKeeper"
+        )
+    return has_store
+
+
+def _verify(options: argparse.Namespace) -> int:
+    return run_with_configuration(_run_verify, options)
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    if not _is_on_bookkeeper(options):
+        from pybroker.tools.verify import main as verify  # noqa: PLC0415
+
+        return verify(options.directory)
+    from pybroker.tools.ledgers_on_bookkeeper.verifying import Verification  # noqa: PLC0415
+
+    async def command(tool: LedgerTool) -> int:
+        return await Verification(tool).run(options.ledger)
+
+    return _run_on_bookkeeper(options, command)
 
 
 def _dump(options: argparse.Namespace) -> int:
-    from pybroker.tools.dump import main as dump  # noqa: PLC0415
+    return run_with_configuration(_run_dump, options)
 
-    return dump(options.directory, options.ledger, with_payloads=options.payloads, is_json=options.json)
+
+def _run_dump(options: argparse.Namespace) -> int:
+    if not _is_on_bookkeeper(options):
+        from pybroker.tools.dump import main as dump  # noqa: PLC0415
+
+        return dump(options.directory, options.ledger, with_payloads=options.payloads, is_json=options.json)
+    from pybroker.config import ConfigError  # noqa: PLC0415
+    from pybroker.tools.ledgers_on_bookkeeper.dumping import dump_ledger  # noqa: PLC0415
+
+    if options.ledger is None:
+        raise ConfigError("dump needs --ledger N for ledgers on BookKeeper; `pybroker ledger list` shows them")
+
+    async def command(tool: LedgerTool) -> int:
+        return await dump_ledger(tool, options.ledger, options.first, options.last, with_payloads=options.payloads)
+
+    return _run_on_bookkeeper(options, command)
+
+
+def _list(options: argparse.Namespace) -> int:
+    return run_with_configuration(_run_list, options)
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    from pybroker.tools.ledgers_on_bookkeeper.listing import list_ledgers  # noqa: PLC0415
+
+    async def command(tool: LedgerTool) -> int:
+        return await list_ledgers(tool, options.state, dict(options.property))
+
+    return _run_on_bookkeeper(options, command)
+
+
+def _orphans(options: argparse.Namespace) -> int:
+    return run_with_configuration(_run_orphans, options)
+
+
+def _run_orphans(options: argparse.Namespace) -> int:
+    from pybroker.config import ConfigError  # noqa: PLC0415
+    from pybroker.tools.ledgers_on_bookkeeper.orphans import list_orphans  # noqa: PLC0415
+
+    cluster_name = _configuration(options).cluster_name
+    if options.min_age_hours <= 0:
+        raise ConfigError("--min-age-hours must be more than 0")
+
+    async def command(tool: LedgerTool) -> int:
+        return await list_orphans(tool, cluster_name, int(options.min_age_hours * _HOUR_MS))
+
+    return _run_on_bookkeeper(options, command)
+
+
+def _run_on_bookkeeper(options: argparse.Namespace, command: Callable[[LedgerTool], Awaitable[int]]) -> int:
+    from pybroker.tools.ledgers_on_bookkeeper.connecting import run  # noqa: PLC0415
+
+    return run(_configuration(options), options.ledgers_root, options.timeout, is_json=options.json, command=command)
 
 
 def _repair(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Loading of the topic to explain, with a short wait if it is being loaded or closed.
+"""Loads the topic to explain, and waits for a short time if it is being loaded or closed.
 
 Explaining a blocked topic must not block: the call is answered within `LOAD_WAIT_S`. A started load continues in the
 background.
@@ -20,7 +20,7 @@ from pybroker.model.names import TopicName
 LOAD_WAIT_S = 2.0
 
 
-async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
+async def topic_to_explain(call: Call) -> TopicBase | list[Finding]:
     """Return the topic of the path, or the findings why it is not available. Raises 404 if it does not exist."""
     name = call.topic_name()
     loaded = call.broker.loaded.get(name)

@@ -1,0 +1,58 @@
+"""The rule of orphaned ledgers: which ledgers may be deleted because no document names them.
+
+A ledger is orphaned if all of this holds:
+
+* it has the properties that the owner's brokers write, and the name of a managed ledger;
+* it was created at least `min_age_ms` ago. A broker must name a ledger within this time, by its own clock and by those of
+  the other brokers;
+* no document names it. The documents must be read after the ledger was listed, because a name may be written in between.
+
+The last entry, the size and the state of a ledger do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from enum import Enum
+
+from pybroker.bookkeeper.ledger_metadata import LedgerMetadata
+
+
+class OrphanVerdict(Enum):
+    """Whether a ledger may be deleted, or the first reason why it is kept."""
+
+    ORPHANED = "no document names it"
+    FOREIGN = "it does not have the properties of this cluster's managed ledgers"
+    WITHOUT_AGE = "its time of creation is not known"
+    YOUNG = "it was created recently, or in the future of this clock"
+    NAMED = "a document names it"
+
+
+class OrphanRule:
+    """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty."""
+
+    def __init__(self, required: Mapping[str, bytes], owner_key: str, min_age_ms: int) -> None:
+        if not required or min_age_ms <= 0:
+            raise ValueError("a rule without properties or age would delete the ledgers of other applications")
+        self._required = required
+        self._owner_key = owner_key
+        self._min_age_ms = min_age_ms
+
+    def is_own(self, metadata: LedgerMetadata) -> bool:
+        """Return whether the ledger has the marks."""
+        custom = metadata.custom
+        return bool(custom.get(self._owner_key)) and all(
+            custom.get(key) == value for key, value in self._required.items()
+        )
+
+    def verdict(
+        self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
+    ) -> OrphanVerdict:
+        """`named_ids`: all ledgers that any document names. `now_ms`: the time when the ledger was listed."""
+        if not self.is_own(metadata):
+            return OrphanVerdict.FOREIGN
+        if metadata.created_ms is None:
+            return OrphanVerdict.WITHOUT_AGE
+        if now_ms - metadata.created_ms < self._min_age_ms:
+            return OrphanVerdict.YOUNG
+        return OrphanVerdict.NAMED if ledger_id in named_ids else OrphanVerdict.ORPHANED

@@ -1,0 +1,161 @@
+"""Finds shared documents that brokers cannot use, for `pybroker metadata check`. Reads only.
+
+Each document is decoded as brokers do it, and compared with those that it belongs to or names. Memory: the names of
+tenants, namespaces and clusters, and the bundles of namespaces, are kept; documents are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pybroker.errors import StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
+from pybroker.metadata.resource_groups import ResourceGroup
+from pybroker.metadata.stored_document import decoded
+from pybroker.metadata.transfer.exporting import Progress
+from pybroker.metadata.transfer.shared_documents import Document, DocumentKind, documents, kind_of
+from pybroker.model.cluster_data import ClusterPolicies, FailureDomain, NamespaceIsolationData, ResourceQuota
+from pybroker.model.policies import (
+    BundlesData,
+    ClusterData,
+    LocalPolicies,
+    NamespacePolicies,
+    TenantInfo,
+    TopicPolicies,
+)
+
+LARGE_BYTES = 512 * 1024
+"""ZooKeeper refuses values of about 1 MB."""
+_KINDS: Mapping[DocumentKind, Any] = {
+    DocumentKind.CLUSTER: ClusterData,
+    DocumentKind.TENANT: TenantInfo,
+    DocumentKind.NAMESPACE: NamespacePolicies,
+    DocumentKind.LOCAL_POLICIES: LocalPolicies,
+    DocumentKind.PARTITIONED_TOPIC: PartitionedTopicMetadata,
+    DocumentKind.RESOURCE_GROUP: ResourceGroup,
+    DocumentKind.DYNAMIC_CONFIGURATION: dict[str, str],
+    DocumentKind.RESOURCE_QUOTA: ResourceQuota,
+    DocumentKind.TOPIC_POLICIES: TopicPolicies,
+    DocumentKind.SCHEMA: dict[str, Any],
+}
+_CLUSTER_PARTS: Mapping[str, Any] = {
+    "failureDomain": FailureDomain,
+    "namespaceIsolationPolicies": dict[str, NamespaceIsolationData],
+    "policies": ClusterPolicies,
+}
+
+
+class Problem(NamedTuple):
+    """`is_error`: brokers cannot use the document, or disagree about it. Otherwise it has no effect or may become one."""
+
+    path: str
+    text: str
+    is_error: bool
+
+
+@dataclass(slots=True)
+class _Names:
+    """What the documents name and what exists, collected in one pass."""
+
+    clusters: set[str] = field(default_factory=set)
+    tenants: set[str] = field(default_factory=set)
+    bundles: dict[str, BundlesData | None] = field(default_factory=dict)
+    """Of the policies of each namespace, by its name."""
+    local_bundles: dict[str, BundlesData | None] = field(default_factory=dict)
+    used_clusters: dict[str, set[str]] = field(default_factory=dict)
+    """By the path of the document that names them."""
+
+
+async def problems(store: MetadataStore, cluster_name: str, progress: Progress) -> AsyncIterator[Problem]:
+    """Yield the problems of single documents as they are found, and then those between documents. Raises StoreError."""
+    names = _Names()
+    count = 0
+    async for document in documents(store):
+        count += 1
+        progress(count)
+        for problem in _of_document(document, names):
+            yield problem
+    for problem in _between(names, cluster_name):
+        yield problem
+
+
+def _of_document(document: Document, names: _Names) -> Iterable[Problem]:
+    path, value, _ = document
+    if len(value) > LARGE_BYTES:
+        yield Problem(path, f"has {len(value)} bytes: ZooKeeper refuses values of 1 MB", is_error=False)
+    kind = kind_of(path)
+    type_ = _KINDS.get(kind)
+    if kind is DocumentKind.CLUSTER_PART:
+        type_ = _CLUSTER_PARTS.get(path.split("/")[4])
+    if type_ is None:
+        yield Problem(path, "is not known: this version of pybroker ignores it", is_error=False)
+        return
+    _exists(path, kind, names)
+    try:
+        content = decoded(path, value, type_)
+    except StoreError as error:
+        yield Problem(path, f"cannot be read ({error.__cause__ or error}): correct or delete it", is_error=True)
+        return
+    yield from _of_content(path, kind, content, names)
+
+
+def _exists(path: str, kind: DocumentKind, names: _Names) -> None:
+    """Record the name of a document, which counts even if the content cannot be read."""
+    segments = path.split("/")
+    if kind is DocumentKind.CLUSTER:
+        names.clusters.add(segments[3])
+    elif kind is DocumentKind.TENANT:
+        names.tenants.add(segments[3])
+    elif kind is DocumentKind.NAMESPACE:
+        names.bundles["/".join(segments[3:5])] = None
+
+
+def _of_content(path: str, kind: DocumentKind, content: Any, names: _Names) -> Iterable[Problem]:
+    segments = path.split("/")
+    match kind:
+        case DocumentKind.TENANT:
+            names.used_clusters[path] = set(content.allowedClusters)
+        case DocumentKind.NAMESPACE:
+            names.bundles["/".join(segments[3:5])] = content.bundles
+            names.used_clusters[path] = set(content.replication_clusters)
+        case DocumentKind.LOCAL_POLICIES:
+            names.local_bundles["/".join(segments[3:5])] = content.bundles
+        case DocumentKind.PARTITIONED_TOPIC:
+            if content.partitions < 1:
+                yield Problem(path, f"has {content.partitions} partitions: delete the topic", is_error=True)
+
+
+def _between(names: _Names, cluster_name: str) -> Iterable[Problem]:
+    if cluster_name not in names.clusters:
+        yield Problem(
+            metadata_paths.cluster(cluster_name),
+            f"does not exist: clusterName is {cluster_name}, and the store has"
+            f" {', '.join(sorted(names.clusters)) or 'no cluster'}",
+            is_error=True,
+        )
+    for path, used in names.used_clusters.items():
+        if missing := sorted(used - names.clusters):
+            yield Problem(path, f"names clusters that do not exist: {', '.join(missing)}", is_error=False)
+    for namespace in names.bundles:
+        tenant = namespace.split("/")[0]
+        if tenant not in names.tenants:
+            yield Problem(
+                f"{metadata_paths.POLICIES}/{namespace}",
+                f"belongs to tenant {tenant}, which does not exist: create the tenant",
+                is_error=True,
+            )
+    for namespace, local in names.local_bundles.items():
+        path = f"{metadata_paths.LOCAL_POLICIES}/{namespace}"
+        if namespace not in names.bundles:
+            yield Problem(path, "belongs to a namespace that does not exist: it has no effect", is_error=False)
+        elif local is None and (names.bundles[namespace] or BundlesData()).numBundles > 1:
+            yield Problem(
+                path,
+                "has no bundles although the namespace has several: Java brokers take it for one bundle, so a topic can"
+                " have two owners. Unload the namespace with pybroker, which writes them",
+                is_error=True,
+            )

@@ -1,0 +1,154 @@
+"""Writes exported documents to a store, for `pybroker metadata import`.
+
+Repeatable: equal documents are left alone, so an interrupted import is completed by another one. A document that exists with
+other content is a difference; it stays unless the caller replaces it. Nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from pathlib import Path
+
+from pybroker.errors import BadVersionError, StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
+from pybroker.metadata.shared_metadata import LAYOUT_VERSION
+from pybroker.metadata.transfer.export_file import InvalidExport, checked_header, exported_documents
+from pybroker.metadata.transfer.exporting import next_start
+from pybroker.metadata.transfer.shared_documents import root_of
+
+MAX_STARTS = 100_000
+"""More counted starts of brokers are not plausible, and would take too long to count in the other store."""
+WRITES_AT_ONCE = 100
+_RACE_ATTEMPTS = 5
+Progress = Callable[[int, int], None]
+"""Receives the number of documents so far, and of all."""
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """Numbers of documents, and the paths of those that differ."""
+
+    created: int = 0
+    equal: int = 0
+    replaced: int = 0
+    kept: int = 0
+    """The cluster's own addresses, which are those of the store."""
+    different: list[str] = field(default_factory=list)
+    """Paths of documents with other content, which were not replaced."""
+
+
+class DocumentImport:
+    """One run of an import."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster_name: str,
+        path: Path,
+        *,
+        replaces: bool,
+        is_dry_run: bool,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._cluster_path = metadata_paths.cluster(cluster_name)
+        self._cluster_name = cluster_name
+        self._file = path
+        self._replaces = replaces
+        self._is_dry_run = is_dry_run
+        self._progress = progress
+        self._result = ImportResult()
+
+    async def run(self) -> ImportResult:
+        """Raises InvalidExport before anything is written. After a StoreError, repeat the import."""
+        header, count = checked_header(self._file)
+        if header.cluster != self._cluster_name:
+            raise InvalidExport(
+                f"{self._file} has the documents of cluster {header.cluster}, clusterName is {self._cluster_name}:"
+                " documents name their cluster, so the new one must have the same name."
+            )
+        if header.layout > LAYOUT_VERSION:
+            raise InvalidExport(
+                f"{self._file} has documents of version {header.layout}, this version of pybroker reads up to"
+                f" {LAYOUT_VERSION}: use the newer version."
+            )
+        if header.next_start > MAX_STARTS:
+            raise InvalidExport(f"{self._file} counts {header.next_start} starts of brokers, more than {MAX_STARTS}.")
+        for _ in exported_documents(self._file):
+            pass  # Each document must be readable before the first one is written.
+        done = 0
+        exported = exported_documents(self._file)
+        while some := list(islice(exported, WRITES_AT_ONCE)):
+            await self._import(some)
+            done += len(some)
+            self._progress(done, count)
+        if not self._is_dry_run:
+            await self._count_starts(header.next_start)
+        return self._result
+
+    async def _import(self, some: list[tuple[str, bytes]]) -> None:
+        found = await self._store.values_of([path for path, _ in some])
+        with_present = zip(some, found, strict=True)
+        # Documents of one kind at a time, because a namespace must come behind everything that belongs to it.
+        for _, of_root in groupby(with_present, key=lambda each: root_of(each[0][0])):
+            await self._together(self._import_one(path, value, present) for (path, value), present in of_root)
+
+    async def _import_one(self, path: str, value: bytes, present: Versioned | None) -> None:
+        result = self._result
+        for _ in range(_RACE_ATTEMPTS):
+            if present is not None and present.value == value:
+                result.equal += 1
+                return
+            if present is not None and path == self._cluster_path:
+                result.kept += 1
+                return
+            if present is not None and not self._replaces:
+                result.different.append(path)
+                return
+            try:
+                if not self._is_dry_run:
+                    await self._store.put(path, value, NOT_EXISTING if present is None else present.version)
+            except BadVersionError:  # another broker changed it at this moment
+                present = await self._store.get(path)
+                continue
+            if present is None:
+                result.created += 1
+            else:
+                result.replaced += 1
+            return
+        raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
+
+    async def _count_starts(self, wanted: int) -> None:
+        """Let names of new producers begin behind those that the exported store has assigned.
+
+        A producer with an earlier one's name would lose its messages as duplicates, where deduplication is enabled.
+        """
+        if wanted == 0:
+            return
+        while (missing := wanted - await next_start(self._store)) > 0:
+            await self._together(self._count_start() for _ in range(min(missing, WRITES_AT_ONCE)))
+
+    async def _together(self, changes: Iterable[Coroutine[None, None, None]]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for change in changes:
+                    group.create_task(change)
+        except* StoreError as errors:
+            raise StoreError(f"{errors.exceptions[0]}; repeat the import to complete it") from errors
+
+    async def _count_start(self) -> None:
+        if self._store.is_shared:
+            await next_start(self._store)
+        else:
+            await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
+
+
+def paths_told(paths: list[str], most: int) -> Iterator[str]:
+    """Yield the first `most` paths, and the number of the others."""
+    yield from paths[:most]
+    if len(paths) > most:
+        yield f"and {len(paths) - most} more"

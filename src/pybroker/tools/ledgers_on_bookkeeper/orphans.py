@@ -1,0 +1,45 @@
+"""`pybroker ledger orphans`: the ledgers of a cluster's managed ledgers, and which of them no document names. Deletes nothing."""
+
+from __future__ import annotations
+
+from pybroker.bookkeeper.inspection.orphan_rule import OrphanRule, OrphanVerdict
+from pybroker.bookkeeper.inspection.orphan_search import OrphanSearch
+from pybroker.ledgers.ledger_properties import MANAGED_LEDGER, cluster_properties
+from pybroker.runtime.clock import Clock
+from pybroker.tools.ledgers_on_bookkeeper.connecting import EXIT_OK, LedgerTool
+from pybroker.tools.ledgers_on_bookkeeper.listing import ledger_item
+from pybroker.tools.ledgers_on_bookkeeper.named_ledgers import named_ledgers
+
+
+async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> int:
+    """Print each ledger that carries the marks of the cluster's brokers and is not named, with the reason if it is kept.
+
+    Raises StoreError for a document that cannot be read, because it may name any ledger.
+    """
+
+    async def read_names() -> set[int]:
+        return await named_ledgers(tool.zookeeper)
+
+    rule = OrphanRule(cluster_properties(cluster_name), MANAGED_LEDGER, min_age_ms)
+    search = OrphanSearch(tool.client, rule, read_names, Clock())
+    counts = dict.fromkeys(OrphanVerdict, 0)
+    ledger_ids = await tool.client.list_ledgers()
+    for found in await search.run(ledger_ids):
+        counts[found.verdict] += 1
+        if found.verdict is not OrphanVerdict.NAMED:
+            item = ledger_item(found.ledger_id, found.metadata)
+            is_orphaned = found.verdict is OrphanVerdict.ORPHANED
+            item |= {"kind": "orphan" if is_orphaned else "kept", "reason": found.verdict.value}
+            tool.write(item)
+    tool.write(
+        {
+            "kind": "summary",
+            "ledgers": len(ledger_ids),
+            "of_this_cluster": sum(counts.values()),
+            "orphans": counts[OrphanVerdict.ORPHANED],
+            "young": counts[OrphanVerdict.YOUNG],
+            "named": counts[OrphanVerdict.NAMED],
+            "without_age": counts[OrphanVerdict.WITHOUT_AGE],
+        }
+    )
+    return EXIT_OK
