@@ -1,4 +1,4 @@
-"""Generate the protobuf modules of `pybroker/wire` and `pybroker/bookkeeper`, and their type stubs, from `proto/`.
+"""Generate the protobuf modules of the package, and their type stubs, from `proto/`.
 
 The generated files are committed, so users need no protobuf compiler. `tests/unit/test_generated_files.py` checks
 that they are current.
@@ -21,6 +21,7 @@ REGISTERED_NAMES = {
     "PulsarApi.proto": "pybroker/wire/pulsar_api.proto",
     "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
     "BookKeeper.proto": "pybroker/bookkeeper/bookkeeper.proto",
+    "MLDataFormats.proto": "pybroker/bookkeeper_store/ml_data_formats.proto",
 }
 
 

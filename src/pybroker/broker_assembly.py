@@ -14,6 +14,7 @@ from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.info_records import InfoRecords
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata import metadata_paths
@@ -34,6 +35,8 @@ class Stores:
     metadata: MetadataStore
     ledgers: LedgerStore
     cursors: CursorStore
+    records: InfoRecords | None = None
+    """None: JSON values in `metadata`."""
 
 
 def ledger_limits(config: BrokerConfig) -> LedgerLimits:
@@ -83,7 +86,7 @@ async def _build(
         entry_time_ms,
         runtime.memory,
     )
-    ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
+    ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata, stores.records)
     service = BrokerService(runtime, stores.metadata, resources, ledgers)
     service.cache_refresher = refresher
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)

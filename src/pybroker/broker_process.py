@@ -26,9 +26,9 @@ from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.broker_assembly import Stores, build
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.disk.disk import Disk
 from pybroker.errors import CannotListen, StoreError
-from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark, encode_mark
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
@@ -269,6 +269,7 @@ class Broker:
         self._garbage: GarbagePolicy | None = None
         self._sqlite: SqliteMetadataStore | None = None
         self._shared = None if stores is not None else shared_addresses(self.config)
+        self._kind = LedgerStoreKind.MEMORY if stores is not None else ledger_store_kind(self.config)
         self._refresher: CertificateRefresher | None = None
         self.service: BrokerService
         self.listener: Listener
@@ -278,7 +279,7 @@ class Broker:
     def is_stored_locally(self) -> bool:
         if self._stores is not None:
             return False
-        return self.config.ledger_store != "memory" or self.config.metadata_store == "sqlite"
+        return self._kind is LedgerStoreKind.LOCAL or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
         """Open the stores, recover, bind the ports, and serve. Raises StartError and its causes, after closing
@@ -295,14 +296,16 @@ class Broker:
             self._lock_directory()
         metadata = await self._open_metadata()
         await self._require_ledgers(metadata)
-        ledger_store, cursor_store = await self._open_storage(await self._known_data(metadata))
-        earlier_ledger_ids = await ledger_store.list_ledgers()
-        leftovers = await find_orphaned_ledgers(ledger_store, metadata, earlier_ledger_ids)
-        await self._require_names(metadata, ledger_store, leftovers)
-        self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
+        stores = await self._open_storage(metadata)
+        ledger_store = stores.ledgers
+        leftovers = Leftovers()
+        if stores.records is None:  # otherwise the ledgers belong to all brokers
+            leftovers = await find_orphaned_ledgers(ledger_store, metadata, await ledger_store.list_ledgers())
+            await self._require_names(metadata, ledger_store, leftovers)
+        self.service = await build(self.runtime, stores)
         self.service.request_stop = self._host.request_stop
         self.service.identity = self._identity
-        if self.config.ledger_store != "memory":
+        if self._kind is LedgerStoreKind.LOCAL:
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
             )
@@ -360,7 +363,7 @@ class Broker:
             if self._identity is not None:
                 await keep_directory_id(store, self._identity.directory_id)
             await write_layout(shared)
-            store = with_local_documents(shared, store)
+            store = with_local_documents(self.config, shared, store)
         return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
 
     async def _open_shared_metadata(self, addresses: SharedAddresses) -> MetadataStore:
@@ -402,7 +405,7 @@ class Broker:
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
         """Raise StartError if topics have ledgers but the store has no files: ledger ids would be assigned again."""
-        stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
+        stored_locally = self._kind is LedgerStoreKind.LOCAL and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
                 f"{self._directory} contains topics ({path}), but no ledgers, no journal and no checkpoint.db: restore these, or"
@@ -411,19 +414,33 @@ class Broker:
 
     async def _known_data(self, metadata: MetadataStore) -> KnownData:
         """Return the ledgers and cursors that the local store must have according to the metadata."""
-        if self._sqlite is None or self.config.ledger_store == "memory":
+        if self._sqlite is None:
             return NOTHING_KNOWN
         found = await metadata.get(metadata_paths.JOURNAL_MARK)
         mark = decode_mark(None if found is None else found.value)
         is_copy = await asyncio.to_thread(is_copied_directory, self._directory)
         return KnownData(mark, await named_entry_counts(metadata), is_copy)
 
-    async def _open_storage(self, known: KnownData) -> tuple[LedgerStore, CursorStore]:
-        config = self.config
+    async def _open_storage(self, metadata: MetadataStore) -> Stores:
         if self._stores is not None:
-            return self._stores.ledgers, self._stores.cursors
-        if config.ledger_store == "memory":
-            return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
+            return Stores(metadata, self._stores.ledgers, self._stores.cursors, self._stores.records)
+        if self._kind is LedgerStoreKind.MEMORY:
+            return Stores(metadata, MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
+        if self._kind is LedgerStoreKind.BOOKKEEPER:
+            return await self._open_bookkeeper(metadata)
+        store = await self._open_local_store(await self._known_data(metadata))
+        return Stores(metadata, store, store)
+
+    async def _open_bookkeeper(self, metadata: MetadataStore) -> Stores:
+        from pybroker.bookkeeper_store.bookkeeper_stores import BookKeeperStores  # noqa: PLC0415  (only where it is used)
+
+        assert self._shared is not None, "`ledger_store_kind` has checked it"
+        opened = await BookKeeperStores.open(self._shared.metadata, metadata, self.runtime)
+        self._closers.append(opened.close)
+        return Stores(metadata, opened.ledgers, opened.cursors, opened.records)
+
+    async def _open_local_store(self, known: KnownData) -> LocalStore:
+        config = self.config
         buffers = write_buffers(config.checkpoint_max_bytes, self.runtime.memory.writes.most_bytes)
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
@@ -447,7 +464,7 @@ class Broker:
         await asyncio.to_thread(write_directory_mark, self._directory)
         if self._sqlite is not None:
             await self._sqlite.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
-        return store, store
+        return store
 
     async def _bind(self) -> None:
         config = self.config
@@ -599,7 +616,10 @@ class Broker:
         )
 
     def _durability(self) -> str:
-        if self.config.ledger_store == "memory":
+        if self._kind is LedgerStoreKind.BOOKKEEPER:
+            quorum = self.config.managed_ledger_default_ack_quorum
+            return f"a receipt means on disk at {quorum} bookies (managedLedgerDefaultAckQuorum)"
+        if self._kind is LedgerStoreKind.MEMORY:
             return "none: everything is lost when the broker stops"
         if self.config.journal_sync_data:
             return "a receipt means on disk (journalSyncData=true)"

@@ -15,6 +15,7 @@ from pybroker.auth.authorization import check_configuration as check_authorizati
 from pybroker.auth.server_tls import server_context
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
+from pybroker.config.ledger_store_kind import ledger_store_kind
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
@@ -71,6 +72,7 @@ def _check_names(config: BrokerConfig) -> None:
 
 
 def _check_metadata_store(config: BrokerConfig) -> None:
+    ledger_store_kind(config)
     if shared_addresses(config) is not None:
         client_options(config)
 

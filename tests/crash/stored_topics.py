@@ -30,10 +30,10 @@ from pybroker.local_store.start_up import older_table_text
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.orphaned_ledgers import (
     delete_orphaned_ledgers,
     find_orphaned_ledgers,

@@ -47,7 +47,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.data_directories import copy_data_directory
 from tests.support.rest import call
 
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.tools.repair import LAST_RECORDS
 from pybroker.tools.repair import main as repair
 from pybroker.tools.repair_metadata import LAST_CHANGES

@@ -22,9 +22,10 @@ from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.json_records import JsonRecord
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, find_orphaned_ledgers
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.rollover import LedgerLimits
@@ -244,7 +245,8 @@ def a_deleted_topic_is_forgotten_first(patch: pytest.MonkeyPatch) -> None:
     async def delete(self: ManagedLedgerFactory, managed: ManagedLedger) -> None:
         await managed.close()
         await self.metadata.delete(managed.name)
-        await self._delete_stored(managed.name, managed.document.info(), ANY_VERSION)
+        record = JsonRecord(self.metadata, managed.name, Versioned(b"", ANY_VERSION))
+        await self._delete_stored(managed.document.info(), record)
 
     patch.setattr(ManagedLedgerFactory, "delete", delete)
 

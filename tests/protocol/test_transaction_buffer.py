@@ -23,7 +23,7 @@ from pybroker.errors import (
     TooManyRequests,
     TopicFenced,
 )
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position

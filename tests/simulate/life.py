@@ -178,7 +178,7 @@ class Life(Process):
         await self._identity.claim(START_S)
         await keep_directory_id(embedded, identity)
         await write_layout(shared)
-        return with_local_documents(shared, embedded)
+        return with_local_documents(config, shared, embedded)
 
     def _now_ms(self) -> float:
         return self.loop.time() * 1000

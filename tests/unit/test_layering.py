@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
     "metadata": (*ENVIRONMENT, "storage_format.marker_layout", "disk", "zookeeper"),
     "managed_ledger": (*ENVIRONMENT, "ledgers", "metadata"),
+    "bookkeeper_store": (*ENVIRONMENT, "wire", "zookeeper", "bookkeeper", "ledgers", "metadata", "managed_ledger"),
     "backup": (*STORES, "version"),
     "client": (*ENVIRONMENT, "wire"),
     "auth": (*ENVIRONMENT, "metadata"),
@@ -103,7 +104,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "wire",
     ),
     "broker_assembly": (*STORES, "managed_ledger", "wire", "broker"),
-    "broker_process": (*BROKER, "wire", "broker", "server", "admin", "websocket", "broker_assembly"),
+    "broker_process": (
+        *BROKER,
+        "bookkeeper_store",
+        "wire",
+        "broker",
+        "server",
+        "admin",
+        "websocket",
+        "broker_assembly",
+    ),
     "embedding": (
         *STORES,
         "wire",
@@ -198,6 +208,7 @@ PURE = (
     "memory.memory_shares",
     "wire",
     "dispatch",
+    "config.ledger_store_kind",
     "bookkeeper.append_state",
     "bookkeeper.bookie_choice",
     "bookkeeper.bookkeeper_pb2",
@@ -211,6 +222,13 @@ PURE = (
     "bookkeeper.metadata_store",
     "bookkeeper.options",
     "bookkeeper.quorums",
+    "bookkeeper_store.cursor_documents",
+    "bookkeeper_store.cursor_node",
+    "bookkeeper_store.document_compression",
+    "bookkeeper_store.ledger_custom",
+    "bookkeeper_store.managed_ledger_documents",
+    "bookkeeper_store.ml_data_formats_pb2",
+    "bookkeeper_store.store_errors",
     "zookeeper.addresses",
     "zookeeper.digest_md5",
     "zookeeper.errors",
@@ -233,7 +251,7 @@ PURE = (
     "managed_ledger.cache.entry_cache",
     "managed_ledger.cache.recent_reads",
     "managed_ledger.cursor_record",
-    "managed_ledger.managed_ledger_info",
+    "managed_ledger.info.managed_ledger_info",
     "managed_ledger.ledger_listener",
     "managed_ledger.trimmed_ledgers",
     "managed_ledger.retention",
@@ -352,7 +370,9 @@ IMPURE_IMPORTS = frozenset(THAT_PERFORM.split())
 EDGES = frozenset({"starlette", "uvicorn", "prometheus_client", "cryptography", "jwt", "pulsar", "pyspark"})
 MAX_MODULES_OF_A_FOLDER = 20
 MAX_MODULES_AT_THE_TOP = 8
-NOT_MODULES = frozenset({"__init__", "__main__", "pulsar_api_pb2", "metadata_head_pb2", "bookkeeper_pb2"})
+NOT_MODULES = frozenset(
+    {"__init__", "__main__", "pulsar_api_pb2", "metadata_head_pb2", "bookkeeper_pb2", "ml_data_formats_pb2"}
+)
 # Parts of the list of layers that are still to come.
 NOT_YET = frozenset({"websocket"})
 # What stands beside the broker and need not be held to that.

@@ -65,7 +65,7 @@ async def test_configuration_documents_are_in_the_configuration_store(chroot: Se
     addresses = shared_addresses(used)
     assert addresses is not None
     embedded = MemoryMetadataStore()
-    store = with_local_documents(await open_shared_metadata(used, addresses), embedded)
+    store = with_local_documents(used, await open_shared_metadata(used, addresses), embedded)
     await store.put("/admin/policies/t", b"1")
     await store.put("/admin/local-policies/t/n", b"2")
     await store.put("/managed-ledgers/t/n/persistent/x", b"3")

@@ -26,7 +26,7 @@ from pybroker.bookkeeper.ledger_writer import AppendListener, LedgerWriter, Stor
 from pybroker.bookkeeper.metadata_store import BookieRegistry, LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
-from pybroker.bookkeeper.protocol.entry_format import EntryFormat
+from pybroker.bookkeeper.protocol.entry_format import DigestType, EntryFormat
 from pybroker.bookkeeper.protocol.messages_v3 import BookieSpace
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
@@ -63,9 +63,15 @@ class BookKeeperClient:
         self.pool = BookiePool(registry, options, self._chance, clock, self._tasks, open_transport)
 
     async def create_ledger(
-        self, custom: Mapping[str, bytes] | None = None, listener: AppendListener | None = None
+        self,
+        custom: Mapping[str, bytes] | None = None,
+        listener: AppendListener | None = None,
+        *,
+        digest_type: DigestType | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. Raises NotEnoughBookies, MetadataUnknown.
+        """Create a ledger and return its writer. `digest_type` None: that of the options.
+
+        Raises NotEnoughBookies, MetadataUnknown.
 
         After MetadataUnknown the ledger may exist, empty and without a user.
         """
@@ -75,7 +81,7 @@ class BookKeeperClient:
             ensemble = self.pool.choose(options.quorums.ensemble_size)
             metadata = LedgerMetadata(
                 options.quorums,
-                options.digest_type,
+                options.digest_type if digest_type is None else digest_type,
                 options.password,
                 (Segment(0, tuple(ensemble)),),
                 created_ms=self._clock.wall_ms(),
@@ -141,6 +147,16 @@ class BookKeeperClient:
         """Return a reader without recovery, as other users of an open ledger need it. Raises NoSuchLedger, WrongKey."""
         known = await read_metadata(self._store, ledger_id)
         return self._reader(ledger_id, known.metadata, password)
+
+    def metadata_of(self, writer: LedgerWriter) -> LedgerMetadata:
+        """Return the metadata of an open ledger as its writer knows them."""
+        assert isinstance(writer.recorder, StoredEnsembles), "the writer of an open ledger"
+        return writer.recorder.known.metadata
+
+    def reader_of(self, writer: LedgerWriter) -> LedgerReader:
+        """Return a reader of the writer's ledger. The caller reports confirmed entries and changed metadata to it."""
+        metadata = self.metadata_of(writer)
+        return self._reader(writer.ledger_id, metadata, metadata.password)
 
     async def renew(self, reader: LedgerReader) -> None:
         """Read the metadata of an open ledger again."""

@@ -19,8 +19,8 @@ from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
 from pybroker.errors import LedgerFenced, NotAllowedError, StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerStore
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.memory.broker_memory import Holding, Memory
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pybroker.compaction.stored_entry import CompactedEntry, decode_stored
 from pybroker.ledgers.ledger_store import LedgerStore
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.model.position import Position
 
 COMPACTION_SUBSCRIPTION = "__compaction"

@@ -12,22 +12,23 @@ from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import (
+from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords
+from pybroker.managed_ledger.info.json_records import JsonRecords
+from pybroker.managed_ledger.info.managed_ledger_info import (
     FORMAT_VERSION,
     CursorInfo,
     ManagedLedgerInfo,
-    decode_info,
     delayed_record_id,
 )
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.orphaned_ledgers import named_ledger_ids
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.managed_ledger.trimmed_ledgers import TrimmedLedgers
 from pybroker.memory.broker_memory import Holding
-from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.model.position import Position
 from pybroker.runtime import logs
 
@@ -42,11 +43,19 @@ READ_DOCUMENT_FACTOR = 6
 class ManagedLedgerFactory:
     """Owned by the broker service. Invariant: at most one ManagedLedger object of a name exists."""
 
-    def __init__(self, resources: LedgerResources, cursor_store: CursorStore, metadata: MetadataStore) -> None:
+    def __init__(
+        self,
+        resources: LedgerResources,
+        cursor_store: CursorStore,
+        metadata: MetadataStore,
+        records: InfoRecords | None = None,
+    ) -> None:
+        """`records` None: as JSON values in `metadata`."""
         self.resources = resources
         self.store = resources.store
         self.cursor_store = cursor_store
         self.metadata = metadata
+        self.records = JsonRecords(metadata) if records is None else records
         self.cache = resources.cache
         self.clock = resources.clock
         self.tasks = resources.tasks
@@ -59,8 +68,7 @@ class ManagedLedgerFactory:
         """Return whether there is a managed ledger. An interrupted deletion counts as deleted."""
         if path in self._open:
             return True
-        found = await self.metadata.get(path)
-        return found is not None and not decode_info(path, found.value).deleted
+        return await self.records.exists(path)
 
     async def open(self, path: str) -> ManagedLedger:
         """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises
@@ -77,17 +85,16 @@ class ManagedLedgerFactory:
             room.close()
 
     async def _open_in(self, room: Holding, path: str) -> ManagedLedger:
-        found = await self.metadata.get(path)
-        document_bytes = READ_DOCUMENT_FACTOR * len(found.value) if found is not None else 0
+        found = await self.records.load(path)
+        document_bytes = READ_DOCUMENT_FACTOR * found.size_bytes
         room.count(document_bytes)
-        info = None if found is None else decode_info(path, found.value)
-        if found is not None and info is not None and info.deleted:
-            await self._delete_stored(path, info, found.version)
-            found = info = None
-        if found is None or info is None:
-            managed = await self._make(StoredInfo(self.metadata, path, LedgerList(), None), None)
+        if found.info is not None and found.info.deleted:
+            await self._delete_stored(found.info, found.record)
+            found = await self.records.load(path)
+        if found.info is None:
+            managed = await self._make(StoredInfo(found.record, LedgerList()), None)
         else:
-            managed = await self._restore(path, info, found)
+            managed = await self._restore(found.info, found.record)
         document = managed.document
         await document.save()
         for name, cursor in document.cursors.items():
@@ -107,7 +114,7 @@ class ManagedLedgerFactory:
             FORMAT_VERSION, ledgers, {}, 0, created=self.clock.wall_ms(), properties=dict(properties)
         )
         try:
-            await self.metadata.put(path, msgspec.json.encode(made), NOT_EXISTING)
+            await self.records.create(path, made)
         except BadVersionError:
             if await self.exists(path):
                 return False
@@ -133,13 +140,13 @@ class ManagedLedgerFactory:
             document.take(info)
         return ManagedLedger(self.resources, document, ledger_id, self._closed)
 
-    async def _restore(self, path: str, info: ManagedLedgerInfo, found: Versioned) -> ManagedLedger:
+    async def _restore(self, info: ManagedLedgerInfo, record: InfoRecord) -> ManagedLedger:
         now_ms = self.clock.wall_ms()
         ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
-        document = StoredInfo(self.metadata, path, ledgers, found)
+        document = StoredInfo(record, ledgers)
         for ledger_id in ledgers.open_ledger_ids():
             # An earlier run did not close it, so its present entries are final.
-            ledgers.close_ledger(await self._recover(path, ledger_id), now_ms)
+            ledgers.close_ledger(await self._recover(record.path, ledger_id), now_ms)
         if info.terminated:
             managed = self._managed(document, info, ledgers.last_position.ledger_id)
         else:
@@ -177,25 +184,26 @@ class ManagedLedgerFactory:
         document.is_deleted = True
         await managed.close()
         document.require_owned()
-        await self._delete_stored(managed.name, document.info(), document.version)
+        await self._delete_stored(document.info(), document.record)
 
     async def finish_deletion(self, path: str) -> bool:
         """Complete an interrupted deletion at `path`, which no task opens meanwhile. Return False without one."""
-        found = await self.metadata.get(path)
-        info = None if found is None or path in self._open else decode_info(path, found.value)
-        if found is None or info is None or not info.deleted:
+        if path in self._open:
             return False
-        await self._delete_stored(path, info, found.version)
+        info, record, _ = await self.records.load(path)
+        if info is None or not info.deleted:
+            return False
+        await self._delete_stored(info, record)
         return True
 
-    async def _delete_stored(self, path: str, info: ManagedLedgerInfo, version: int) -> None:
+    async def _delete_stored(self, info: ManagedLedgerInfo, record: InfoRecord) -> None:
         for cursor in info.cursors.values():
             for record_id in cursor.record_ids:
                 await self.cursor_store.delete(record_id)
         for ledger_id in named_ledger_ids(info):
             self.resources.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
-        await self.metadata.delete(path, version)
+        await record.delete()
 
     # --- cursors -----------------------------------------------------------------------------------------------------
 

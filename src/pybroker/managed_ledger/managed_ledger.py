@@ -28,9 +28,9 @@ from collections.abc import Callable, Container, Hashable, Mapping
 from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerPurpose
 from pybroker.managed_ledger.cursor_backlog import Backlog, count_backlog
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.max_read_position import ReadLimit
 from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.read_ahead import LEAST_READ_BYTES, ReadAhead

@@ -20,8 +20,8 @@ import msgspec
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import LedgerStore, told_ids
 from pybroker.managed_ledger import ledger_list
+from pybroker.managed_ledger.info.managed_ledger_info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
 from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
 from pybroker.metadata.metadata_store import MetadataStore, values_at
 from pybroker.runtime import logs

@@ -1,52 +1,39 @@
-"""Storage of the managed ledger info in the metadata store: one value with one writer and a version.
+"""The managed ledger info of an open managed ledger, and its storage. It has one writer.
 
-Operation: the owner of the managed ledger changes this object and calls `save`. Puts run one at a time, and each stores
-the state at its start, so one put completes all saves that wait when it begins. (One put for each save would cost the
-square of the number of cursors.) A put names the version that it replaces, so two owners never overwrite each other.
+Operation: the owner of the managed ledger changes this object and calls `save`. Changes of the record run one at a time, and each
+stores the state at its start, so one change completes all saves that wait when it begins. (One change for each save would cost
+the square of the number of cursors.)
 
-Failure: a put that fails, or whose caller is cancelled, may still be stored, now or later. The next save reads the
-stored value, and continues only if this object has stored it or tried to store it. Any other value comes from another
-owner: this object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
-
-Limitations: identical bytes of another owner cannot be distinguished, but each owner first creates its own ledger, so
-values differ. A value that is deleted and created again may reach an earlier version again.
+Failure: a change that fails may still be stored (`info_records.py`). Once the record finds that another owner has written, this
+object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 
 import msgspec
 
-from pybroker.errors import BadVersionError, LedgerFenced, StoreError
-from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import (
+from pybroker.errors import LedgerFenced, StoreError
+from pybroker.managed_ledger.info.info_records import InfoRecord, fenced
+from pybroker.managed_ledger.info.managed_ledger_info import (
     FORMAT_VERSION,
     CompactedInfo,
     CursorInfo,
     ManagedLedgerInfo,
     delayed_record_id,
 )
+from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.trimmed_ledgers import TrimmedLedgers
-from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
-from pybroker.runtime import logs
-
-MAX_UNKNOWN_PUTS = 100
-"""Unanswered puts with a remembered value. The value of an older one that is stored late is taken for another owner's.
-"""
-_PUTS = 3
-"""The first put finds the wrong version if an earlier one was stored late, the second one only if another owner writes.
-"""
 
 
 class StoredInfo:
     """Owned by its managed ledger. `ledgers` must not be empty at a save."""
 
-    def __init__(self, metadata: MetadataStore, path: str, ledgers: LedgerList, found: Versioned | None) -> None:
-        """`found` is the value at `path` now."""
-        self.path = path
+    def __init__(self, record: InfoRecord, ledgers: LedgerList) -> None:
+        self.path = record.path
+        self.record = record
         self.ledgers = ledgers
         self.created_ms = 0
         self.properties: dict[str, str] = {}
@@ -70,13 +57,10 @@ class StoredInfo:
         """Whether another owner has written the value."""
         self.when_fenced: Callable[[LedgerFenced], None] = _nobody
         """Called once, during a save, when another owner is detected."""
-        self._metadata = metadata
         self._saving = asyncio.Lock()
         self._asked_saves = 0
         self._covered_saves = 0  # the number of saves that were called before the stored state was encoded
-        self._version = NOT_EXISTING if found is None else found.version
-        self._stored = b"" if found is None else _digest(found.value)
-        self._unknown: list[bytes] = []  # values of puts that follow `_version` and may have been stored
+        record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
         """Copy the stored state except the list of ledgers, which the caller has set."""
@@ -90,9 +74,6 @@ class StoredInfo:
         self.compacted = info.compacted
         if info.gone_until is not None:
             self.gone = TrimmedLedgers(info.gone_until, info.gone)
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self.info())
 
     def info(self) -> ManagedLedgerInfo:
         gone = self.gone.with_rows(self.ledgers.entry_counts_of(self.leaving_ledger_ids))
@@ -117,7 +98,7 @@ class StoredInfo:
     @property
     def version(self) -> int:
         """NOT_EXISTING before the first stored value."""
-        return self._version
+        return self.record.version
 
     async def save(self) -> None:
         """Store the current state. Durable on return. Raises StoreError, and LedgerFenced permanently once another
@@ -130,51 +111,18 @@ class StoredInfo:
             if self._covered_saves >= asked:
                 return  # A put that began after this call has stored the state.
             covered = self._asked_saves
-            await self._put(self.encode())
-            self._covered_saves = covered
-
-    async def _put(self, value: bytes) -> None:
-        digest = _digest(value)
-        for _ in range(_PUTS):
-            if self._unknown and await self._has_come_late() and self._stored == digest:
-                return
-            self._unknown.append(digest)
-            del self._unknown[:-MAX_UNKNOWN_PUTS]
             try:
-                self._is_stored(await self._metadata.put(self.path, value, self._version), digest)
-            except BadVersionError:
-                continue
-            return
-        raise StoreError(f"{self.path} changed during each attempt to store it, try again")
-
-    async def _has_come_late(self) -> bool:
-        """Return whether a put without an answer was stored. Raises StoreError, LedgerFenced if another value was."""
-        found = await self._metadata.get(self.path)
-        version, digest = (NOT_EXISTING, b"") if found is None else (found.version, _digest(found.value))
-        if (version, digest) == (self._version, self._stored):
-            return False
-        following = 0 if self._version == NOT_EXISTING else self._version + 1
-        if version != following or digest not in self._unknown:
-            self.is_fenced = True
-            error = self._fenced()
-            logs.error("managed_ledger.fenced", managed_ledger=self.path, version=version, known_version=self._version)
-            self.when_fenced(error)
-            raise error
-        self._is_stored(version, digest)
-        return True
-
-    def _is_stored(self, version: int, digest: bytes) -> None:
-        """Record the stored version. Puts that followed an earlier version can no longer be stored."""
-        self._version, self._stored = version, digest
-        self._unknown.clear()
+                await self.record.store(self.info())
+            except LedgerFenced as error:
+                self.is_fenced = True
+                self.when_fenced(error)
+                raise
+            self._covered_saves = covered
 
     def require_owned(self) -> None:
         """Raise LedgerFenced if another owner is known to have written the value."""
         if self.is_fenced:
-            raise self._fenced()
-
-    def _fenced(self) -> LedgerFenced:
-        return LedgerFenced(f"{self.path} was changed by another broker, which owns the topic now; look it up again")
+            raise fenced(self.path)
 
     # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
 
@@ -221,10 +169,6 @@ class StoredInfo:
         if info is None or info.id != cursor_id:
             raise StoreError(f"cursor {name} of {self.path} is deleted")
         return info
-
-
-def _digest(value: bytes) -> bytes:
-    return blake2b(value, digest_size=16).digest()
 
 
 def _nobody(error: LedgerFenced) -> None: ...

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
@@ -31,8 +32,8 @@ CONFLICT = 409
 LAYOUT_PATH = "/pybroker/layout"
 """The version of the documents that only pybroker writes."""
 LAYOUT_VERSION = 1
-LOCAL_PATHS = (metadata_paths.MANAGED_LEDGERS, "/local-store")
-"""What stays in the embedded store: ids of local ledgers mean nothing to other brokers."""
+LOCAL_STORE = "/local-store"
+"""What belongs to the data directory."""
 CONFIGURATION_PATHS = (
     metadata_paths.CLUSTERS,
     metadata_paths.POLICIES,
@@ -57,11 +58,7 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
         if configuration is not None:
             raise ConfigError("configurationMetadataStoreUrl is set and metadataStoreUrl is empty: set both or neither")
         return None
-    if not config.ledger_store:
-        raise ConfigError(
-            "metadataStoreUrl is set, which means ledgers on BookKeeper, as in Pulsar; this version stores ledgers only in"
-            " the data directory: set ledgerStore=local"
-        )
+    ledger_store_kind(config)  # refuses a configuration that names no store
     return SharedAddresses(metadata, None if configuration == metadata else configuration)
 
 
@@ -148,9 +145,12 @@ async def open_shared_metadata(
     return store
 
 
-def with_local_documents(shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
+def with_local_documents(config: BrokerConfig, shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
     """Return a store that keeps local documents in `embedded`. It owns both stores."""
-    return RoutedMetadataStore(dict.fromkeys(LOCAL_PATHS, embedded), shared)
+    routes: dict[str, MetadataStore] = {LOCAL_STORE: embedded}
+    if ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
+        routes[metadata_paths.MANAGED_LEDGERS] = embedded  # ids of local ledgers mean nothing to other brokers
+    return RoutedMetadataStore(routes, shared)
 
 
 async def open_shared_documents(config: BrokerConfig) -> MetadataStore:

@@ -23,8 +23,8 @@ from pybroker.local_store.journal.journal_files import JOURNAL_SUFFIX, parse_jou
 from pybroker.local_store.segments.segment_writer import parse_segment_name
 from pybroker.local_store.start_up import describe_files
 from pybroker.local_store.store_directories import StoreDirectories
+from pybroker.managed_ledger.info.managed_ledger_info import ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.orphaned_ledgers import managed_ledger_documents, named_entry_counts
 from pybroker.metadata.metadata_paths import JOURNAL_MARK
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore

@@ -19,8 +19,8 @@ from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.segment_reader import load_sealed, read_entries, scan
 from pybroker.local_store.segments.segment_writer import segment_path
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.model.position import Position
 from pybroker.storage_format.journal_layout import AppendRecord, CursorRecord
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, SegmentIndex, no_publish_time

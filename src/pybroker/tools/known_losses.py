@@ -13,8 +13,8 @@ from pybroker.errors import StoreError
 from pybroker.local_store.missing_files import MissingEntries, MissingFiles
 from pybroker.local_store.start_up import segment_sizes
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.model.position import Position
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent
 from pybroker.tools.data_files import DataFiles

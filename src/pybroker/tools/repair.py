@@ -36,8 +36,8 @@ from pybroker.local_store.segments.segment_reader import BlockWalk, FoundBlock, 
 from pybroker.local_store.segments.segment_tail import held_entries
 from pybroker.local_store.segments.segment_writer import segment_path
 from pybroker.local_store.start_up import ids_not_given, older_table_text
+from pybroker.managed_ledger.info.managed_ledger_info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.orphaned_ledgers import other_ledger_ids
 from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
 from pybroker.storage_format.journal_end_layout import JournalEnd

@@ -22,13 +22,13 @@ from pybroker.dispatch.delayed.delayed_record import stored_runs
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import (
+from pybroker.managed_ledger.info.managed_ledger_info import (
     TRANSACTIONS_CURSOR,
     CursorInfo,
     ManagedLedgerInfo,
     delayed_record_id,
 )
+from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.pending_transaction_acks import Hold
 from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
 from pybroker.model.entry_runs import end_of_run

@@ -23,7 +23,7 @@ from pybroker.local_store.segments.segment_reader import BlockWalk, FoundBlock, 
 from pybroker.local_store.segments.segment_tail import held_entries, unknown_entry
 from pybroker.local_store.start_up import ids_not_given, older_table_text
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.managed_ledger.orphaned_ledgers import other_ledger_ids
 from pybroker.model.position import Position
 from pybroker.storage_format.fields import LayoutError

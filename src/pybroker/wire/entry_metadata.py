@@ -112,6 +112,14 @@ def message_count(data: bytes, start: int, end: int) -> int:
     return count
 
 
+def entry_message_count(entry: bytes) -> int:
+    """Return the number of messages in an entry; 1 if its metadata cannot be read. Never raises."""
+    try:
+        return message_count(entry, *metadata_span(entry))
+    except ProtocolViolation:
+        return 1
+
+
 def is_batch(entry: bytes) -> bool:
     """Return whether the entry is a batch, even of one message."""
     pos, end = metadata_span(entry)

@@ -36,8 +36,8 @@ from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.ledgers.memory_store import MemoryLedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups

@@ -15,9 +15,9 @@ from pybroker.ledgers.ledger_store import AppendRun, LedgerSummary
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources

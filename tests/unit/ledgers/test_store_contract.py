@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
+from tests.support.bookkeeper_store_model import model_store
 from tests.support.fault_disk import FaultDisk
 from tests.unit.local_store.stores import Listener, open_store, read_all
 
@@ -32,7 +34,15 @@ async def open_local() -> LedgerStore:
     return store
 
 
-STORES: dict[str, Callable[[], Awaitable[LedgerStore]]] = {"memory": open_memory, "local": open_local}
+async def open_bookkeeper() -> LedgerStore:
+    return model_store(Random(1))
+
+
+STORES: dict[str, Callable[[], Awaitable[LedgerStore]]] = {
+    "memory": open_memory,
+    "local": open_local,
+    "bookkeeper": open_bookkeeper,
+}
 
 
 @pytest.fixture(params=list(STORES))

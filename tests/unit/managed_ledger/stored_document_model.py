@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 from tests.support.world import AsyncWorld
 
 from pybroker.errors import BadVersionError, LedgerFenced, StoreError
+from pybroker.managed_ledger.info.json_records import JsonRecord
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
@@ -124,11 +126,11 @@ class StoredInfoWorld(AsyncWorld):
             found = await store.found()
             ledgers, author = LedgerList(), len(self.owners)
             ledgers.add_ledger(author)
-            document = StoredInfo(store, PATH, ledgers, found)
+            document = StoredInfo(JsonRecord(store, PATH, found), ledgers)
             owner = Owner(author, document, None if found is None else found.value)
             document.when_fenced = owner.fenced.append
             self.owners.append(owner)
-            store.author[_owner_mark(document.encode())] = author
+            store.author[_owner_mark(encoded(document))] = author
         elif kind == "come late":
             if store.late:
                 try:
@@ -171,7 +173,7 @@ class StoredInfoWorld(AsyncWorld):
         if outcomes[-1] is None:
             assert not document.is_fenced
             assert found is not None
-            assert (found.value, found.version) == (document.encode(), document.version), "not what was to be saved"
+            assert (found.value, found.version) == (encoded(document), document.version), "not what was to be saved"
             owner.saved_number = store.puts - 1
         assert len(owner.fenced) == document.is_fenced, "told once"
 
@@ -188,3 +190,7 @@ def run_script(steps: Sequence[Step]) -> None:
 def draw_script(seed: int, length: int) -> list[Step]:
     chance = Random(seed)
     return [(chance.choice(STEPS), chance.randrange(6), chance.choice(FAULTS)) for _ in range(length)]
+
+
+def encoded(document: StoredInfo) -> bytes:
+    return msgspec.json.encode(document.info())

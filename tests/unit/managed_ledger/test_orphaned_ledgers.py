@@ -10,8 +10,8 @@ from tests.unit.managed_ledger.stack import LOCAL, PATH, LocalStack, Stack, entr
 
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import LedgerSummary, told_ids
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo, ManagedLedgerInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo, CursorInfo, ManagedLedgerInfo
 from pybroker.managed_ledger.orphaned_ledgers import (
     delete_orphaned_ledgers,
     find_orphaned_ledgers,

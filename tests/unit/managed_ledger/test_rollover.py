@@ -14,8 +14,8 @@ from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, Store
 from pybroker.ledgers.ledger_store import AppendRun
 from pybroker.ledgers.live_ledger import LedgerState
 from pybroker.ledgers.memory_store import MemoryLedgerStore
+from pybroker.managed_ledger.info.managed_ledger_info import decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import decode_info
 from pybroker.model.position import EARLIEST
 
 MINUTE_MS = 60_000

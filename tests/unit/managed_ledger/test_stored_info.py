@@ -14,10 +14,11 @@ from tests.unit.managed_ledger.stack import MemoryStack, entry, settled
 from tests.unit.managed_ledger.stored_document_model import FAULTS, STEPS, Step, draw_script, run_script
 
 from pybroker.errors import LedgerFenced, StoreError
-from pybroker.managed_ledger import stored_info
+from pybroker.managed_ledger.info import json_records
+from pybroker.managed_ledger.info.json_records import MAX_UNKNOWN_PUTS, JsonRecord
+from pybroker.managed_ledger.info.managed_ledger_info import ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.managed_ledger_info import decode_info
-from pybroker.managed_ledger.stored_info import MAX_UNKNOWN_PUTS, StoredInfo
+from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import ANY_VERSION, NOT_EXISTING
 from pybroker.model.position import Position
@@ -51,26 +52,26 @@ def test_scripts_pass_without_mutant() -> None:
 
 
 def an_unknown_version_is_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
-    async def look(self: StoredInfo) -> bool:
+    async def look(self: JsonRecord) -> bool:
         found = await self._metadata.get(self.path)
         self._version = NOT_EXISTING if found is None else found.version
         self._unknown.clear()
         return False
 
-    patch.setattr(StoredInfo, "_has_come_late", look)
+    patch.setattr(JsonRecord, "_has_come_late", look)
 
 
 def a_put_names_no_version(patch: pytest.MonkeyPatch) -> None:
-    save = StoredInfo.save
+    store = JsonRecord.store
 
-    async def of_any_version(self: StoredInfo) -> None:
+    async def of_any_version(self: JsonRecord, info: ManagedLedgerInfo) -> None:
         metadata, self._metadata = self._metadata, _AnyVersion(self._metadata)  # type: ignore[assignment]
         try:
-            await save(self)
+            await store(self, info)
         finally:
             self._metadata = metadata
 
-    patch.setattr(StoredInfo, "save", of_any_version)
+    patch.setattr(JsonRecord, "store", of_any_version)
 
 
 class _AnyVersion:
@@ -83,28 +84,28 @@ class _AnyVersion:
 
 
 def only_versions_are_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stored_info, "_digest", lambda value: b"the same")
+    patch.setattr(json_records, "digest", lambda value: b"the same")
 
 
 def what_was_tried_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stored_info, "MAX_UNKNOWN_PUTS", 1)
-    look = StoredInfo._has_come_late
+    patch.setattr(json_records, "MAX_UNKNOWN_PUTS", 1)
+    look = JsonRecord._has_come_late
 
-    async def without(self: StoredInfo) -> bool:
+    async def without(self: JsonRecord) -> bool:
         self._unknown[:] = [b""]
         return await look(self)
 
-    patch.setattr(StoredInfo, "_has_come_late", without)
+    patch.setattr(JsonRecord, "_has_come_late", without)
 
 
 def a_state_that_is_there_is_not_put_again(patch: pytest.MonkeyPatch) -> None:
-    look = StoredInfo._has_come_late
+    look = JsonRecord._has_come_late
 
-    async def always(self: StoredInfo) -> bool:
+    async def always(self: JsonRecord) -> bool:
         await look(self)
         return True
 
-    patch.setattr(StoredInfo, "_has_come_late", always)
+    patch.setattr(JsonRecord, "_has_come_late", always)
 
 
 def who_is_fenced_tries_again(patch: pytest.MonkeyPatch) -> None:
@@ -112,14 +113,14 @@ def who_is_fenced_tries_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_version_that_was_not_met_is_taken_for_anothers(patch: pytest.MonkeyPatch) -> None:
-    look = StoredInfo._has_come_late
+    look = JsonRecord._has_come_late
 
-    async def fence(self: StoredInfo) -> bool:
+    async def fence(self: JsonRecord) -> bool:
         if len(self._unknown) > 1:
             self._unknown.clear()
         return await look(self)
 
-    patch.setattr(StoredInfo, "_has_come_late", fence)
+    patch.setattr(JsonRecord, "_has_come_late", fence)
 
 
 @pytest.mark.parametrize(
@@ -152,18 +153,19 @@ class Silent(MemoryMetadataStore):
 async def test_what_is_remembered_of_puts_without_an_answer_has_a_limit() -> None:
     ledgers = LedgerList()
     ledgers.add_ledger(1)
-    document = StoredInfo(Silent(), PATH, ledgers, None)
+    document = StoredInfo(JsonRecord(Silent(), PATH, None), ledgers)
     for number in range(MAX_UNKNOWN_PUTS + 10):
         with pytest.raises(StoreError):
             await document.change_properties({"n": str(number)})
-    assert len(document._unknown) == MAX_UNKNOWN_PUTS
+    assert isinstance(document.record, JsonRecord)
+    assert len(document.record._unknown) == MAX_UNKNOWN_PUTS
     assert document.properties == {}
 
 
 async def test_a_document_that_somebody_deleted_is_not_made_again() -> None:
     metadata, ledgers = MemoryMetadataStore(), LedgerList()
     ledgers.add_ledger(1)
-    document = StoredInfo(metadata, PATH, ledgers, None)
+    document = StoredInfo(JsonRecord(metadata, PATH, None), ledgers)
     await document.save()
     await metadata.delete(PATH)
     for _ in range(2):
@@ -267,7 +269,7 @@ async def begun(tasks: list[asyncio.Task[None]]) -> None:
 def gated_document() -> tuple[Gated, StoredInfo]:
     metadata, ledgers = Gated(), LedgerList()
     ledgers.add_ledger(1)
-    return metadata, StoredInfo(metadata, PATH, ledgers, None)
+    return metadata, StoredInfo(JsonRecord(metadata, PATH, None), ledgers)
 
 
 async def stored_properties(metadata: MemoryMetadataStore) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pybroker.admin.metrics.topic_and_subscription_metrics import LATENCY_SUFFIX
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_compaction import CompactionCounters
-    from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+    from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 
 _MS_PER_S = 1000
 _US_PER_MS = 1000

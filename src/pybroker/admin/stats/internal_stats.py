@@ -11,7 +11,7 @@ from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+    from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 
 _NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 

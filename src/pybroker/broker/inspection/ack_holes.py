@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker.broker.inspection.pages import Steps
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription

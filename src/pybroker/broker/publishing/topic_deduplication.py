@@ -28,8 +28,8 @@ from pybroker.broker.publishing.deduplication import NO_SEQUENCE_ID, Accepted, D
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.errors import DamagedEntries, NoSuchLedger, PersistenceError, ProducerBusy, ServiceNotReady, StoreError
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position

@@ -41,9 +41,9 @@ from pybroker.errors import (
 from pybroker.ledgers.ledger_store import AppendRun
 from pybroker.managed_ledger.cursor_backlog import count_backlog
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.model.counters import LedgerCounters
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName

@@ -29,7 +29,7 @@ from pybroker.broker.publishing.publish_checks import Refused, rows, split
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, StoreError
 from pybroker.ledgers.cursor_store import CursorOwner
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.txn_id import TxnAction, TxnId

@@ -9,8 +9,8 @@ import asyncio
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.position import Position
 from pybroker.runtime import logs

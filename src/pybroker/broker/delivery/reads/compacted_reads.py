@@ -20,8 +20,8 @@ from pybroker.compaction.view import first_at, read_view
 from pybroker.dispatch.dispatcher import AssignInput
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import EntryRun, LedgerStore
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.position import Position
 

@@ -1,0 +1,258 @@
+"""CursorStore on BookKeeper, in Pulsar's layout.
+
+A cursor has a document (`cursor_node.py`). Its first change creates a cursor ledger: the state is added to it, then the document
+names the ledger, then the change is durable. Later changes only add an entry with the whole state; the last one counts. When
+the cursor is closed, its state goes into the document, if it is small, and the ledger is deleted.
+
+Records with other ids, which only this broker uses, have a document below `/pybroker/records` and a ledger (`plain_record.py`).
+
+Concurrency: the writes of a cursor run one at a time. A write stores the newest state, so one write completes all changes that
+came before it.
+
+Failure: after a failed write, the next one continues in a new cursor ledger. A ledger whose name is not stored in the
+document, because the answer was lost, is kept: the document may name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pybroker.bookkeeper import BookKeeperClient
+from pybroker.bookkeeper_store.cursor_documents import (
+    MAX_DOCUMENT_BYTES,
+    MAX_RANGES_IN_DOCUMENT,
+    STATE_IN_DOCUMENT,
+    decode_position_info,
+    position_info,
+    range_count,
+    state_of_entry,
+)
+from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
+from pybroker.bookkeeper_store.ledger_custom import cursor_metadata
+from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
+from pybroker.bookkeeper_store.state_ledger import StateLedger, StateTooLarge, delete_ledger, read_last
+from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.ledgers.cursor_store import CursorDone, CursorOwner, CursorStore
+from pybroker.managed_ledger.cursor_record import CursorRecord
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+
+MAX_ENTRIES = 50_000
+"""managedLedgerCursorMaxEntriesPerLedger: a cursor continues in a new ledger then."""
+LARGE_STATE_BYTES = 64 * 1024
+"""A larger state is converted in a thread."""
+
+
+class _Cursor:
+    """A cursor that is attached."""
+
+    def __init__(self, cursor_id: str, owner: CursorOwner) -> None:
+        self.cursor_id = cursor_id
+        self.owner = owner
+        self.lock = asyncio.Lock()
+        self.ledger: StateLedger | None = None
+        self.queue: list[tuple[bytes, CursorDone | None]] = []
+        self.is_closed = False
+
+
+class BookKeeperCursorStore(CursorStore):
+    """`nodes` are the cursors of open managed ledgers, as their records know them."""
+
+    def __init__(
+        self,
+        client: BookKeeperClient,
+        metadata: MetadataStore,
+        nodes: CursorNodes,
+        *,
+        max_entry_bytes: int,
+        max_entries: int = MAX_ENTRIES,
+    ) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._max_entry_bytes = max_entry_bytes
+        self._max_entries = max_entries
+        self._tasks = TaskOwner("cursors")
+        self._cursors: dict[str, _Cursor] = {}
+        self._plain = PlainRecordNodes(client, metadata, self._tasks)
+
+    @property
+    def needs_whole_states(self) -> bool:
+        return True
+
+    async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
+        node = self._nodes.get(cursor_id)
+        if node is None:
+            return None, await self._plain.load(cursor_id)
+        if node.ledger_id == STATE_IN_DOCUMENT:
+            return node.state(), []
+        try:
+            found = await read_last(self._client, node.ledger_id)
+        except (NoSuchLedger, DamagedEntries) as error:
+            # As Java brokers do: messages behind the older position are delivered again.
+            logs.error(
+                "cursor_ledger.lost",
+                managed_ledger=node.owner,
+                cursor=node.name,
+                ledger_id=node.ledger_id,
+                error=str(error),
+                action="the cursor continues at the position in its document",
+            )
+            found = None
+        if found is None:
+            return node.state(), []
+        entry = decode_position_info(node.name, found)
+        node.took(entry)
+        return state_of_entry(entry), []
+
+    def attach(self, cursor_id: str, owner: CursorOwner) -> None:
+        if _is_plain(cursor_id):
+            self._plain.attach(cursor_id, owner)
+        else:
+            self._cursors[cursor_id] = _Cursor(cursor_id, owner)
+
+    def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
+        if _is_plain(cursor_id):
+            self._plain.append(cursor_id, delta, done)
+            return
+        cursor = self._cursors.get(cursor_id)
+        if cursor is None:
+            if done is not None:
+                asyncio.get_running_loop().call_soon(done, StoreError(f"cursor {cursor_id} is closed"))
+            return
+        cursor.queue.append((delta, done))
+        if len(cursor.queue) == 1:
+            self._tasks.start(self._write_queued(cursor), f"write {cursor_id}")
+
+    async def _write_queued(self, cursor: _Cursor) -> None:
+        async with cursor.lock:
+            queued, cursor.queue = cursor.queue, []
+            if not queued:
+                return  # `detach` has written them.
+            failure: StoreError | None = None
+            try:
+                await self._write(cursor, queued[-1][0])
+            except StoreError as error:
+                failure = error
+            except asyncio.CancelledError:
+                _complete(queued, StoreError("the broker stops"))
+                raise
+            _complete(queued, failure)
+
+    async def _write(self, cursor: _Cursor, state: bytes) -> None:
+        """Store the state. Raises StoreError."""
+        node = self._node(cursor.cursor_id)
+        record = await _record(state)
+        if node.keeps_state_in_document:
+            node.put_state(record)
+            await node.save()
+            return
+        payload = await self._encoded(node, record, state)
+        ledger = cursor.ledger
+        if ledger is not None and ledger.entry_count < self._max_entries:
+            try:
+                await ledger.add(payload)
+            except StoreError as error:
+                logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
+            else:
+                if not ledger.is_named:
+                    await self._name(node, ledger, record)
+                return
+        ledger = await StateLedger.create(self._client, cursor_metadata(node.owner, node.name))
+        cursor.ledger = ledger
+        await ledger.add(payload)
+        await self._name(node, ledger, record)
+
+    async def _name(self, node: CursorNode, ledger: StateLedger, record: CursorRecord) -> None:
+        before = node.ledger_id
+        node.put_ledger(ledger.ledger_id, record)
+        await node.save()
+        ledger.is_named = True
+        if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
+            await delete_ledger(self._client, before)
+
+    async def _encoded(self, node: CursorNode, record: CursorRecord, state: bytes) -> bytes:
+        if len(state) > LARGE_STATE_BYTES:
+            payload = await asyncio.to_thread(position_info, record, node.position_properties)
+        else:
+            payload = position_info(record, node.position_properties)
+        if len(payload) > self._max_entry_bytes:
+            raise StateTooLarge(
+                f"the acknowledgements of {node.name} on {node.owner} take {len(payload)} bytes; an entry of a bookie has at most"
+                f" {self._max_entry_bytes}. Acknowledge the oldest messages, so that there are fewer gaps"
+            )
+        return payload
+
+    async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
+        if _is_plain(cursor_id):
+            await self._plain.detach(cursor_id)
+            return
+        cursor = self._cursors.get(cursor_id)
+        if cursor is None:
+            return
+        async with cursor.lock:
+            queued, cursor.queue = cursor.queue, []
+            failure: StoreError | None = None
+            try:
+                await self._write_last(cursor, is_changed=is_changed or bool(queued))
+            except StoreError as error:
+                failure = error
+            finally:
+                if self._cursors.get(cursor_id) is cursor:
+                    del self._cursors[cursor_id]
+                _complete(queued, failure)
+        if failure is not None:
+            raise failure
+
+    async def _write_last(self, cursor: _Cursor, *, is_changed: bool) -> None:
+        if not is_changed and cursor.ledger is None:
+            return
+        node = self._node(cursor.cursor_id)
+        state = cursor.owner.snapshot()
+        record = await _record(state)
+        is_small = len(state) <= MAX_DOCUMENT_BYTES and range_count(record) <= MAX_RANGES_IN_DOCUMENT
+        if not is_small:
+            if is_changed:
+                await self._write(cursor, state)
+            if cursor.ledger is not None:
+                await cursor.ledger.seal()
+            return
+        before = {node.ledger_id} | ({cursor.ledger.ledger_id} if cursor.ledger is not None else set())
+        node.put_state(record)
+        await node.save()
+        for ledger_id in before - {STATE_IN_DOCUMENT}:
+            await delete_ledger(self._client, ledger_id)
+
+    async def delete(self, cursor_id: str) -> None:
+        if _is_plain(cursor_id):
+            await self._plain.delete(cursor_id)
+            return
+        cursor, node = self._cursors.pop(cursor_id, None), self._nodes.pop(cursor_id, None)
+        ledgers = {STATE_IN_DOCUMENT if node is None else node.ledger_id}
+        if cursor is not None and cursor.ledger is not None:
+            ledgers.add(cursor.ledger.ledger_id)
+        for ledger_id in ledgers - {STATE_IN_DOCUMENT}:
+            await delete_ledger(self._client, ledger_id)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def _node(self, cursor_id: str) -> CursorNode:
+        node = self._nodes.get(cursor_id)
+        if node is None:
+            raise StoreError(f"cursor {cursor_id} is not stored or is deleted")
+        return node
+
+
+def _is_plain(cursor_id: str) -> bool:
+    return PlainRecord.is_record_id(cursor_id)
+
+
+async def _record(state: bytes) -> CursorRecord:
+    return CursorRecord(state) if len(state) <= LARGE_STATE_BYTES else await asyncio.to_thread(CursorRecord, state)
+
+
+def _complete(queued: list[tuple[bytes, CursorDone | None]], failure: StoreError | None) -> None:
+    for _, done in queued:
+        if done is not None:
+            done(failure)

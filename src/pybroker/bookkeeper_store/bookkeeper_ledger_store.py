@@ -1,0 +1,236 @@
+"""LedgerStore on BookKeeper.
+
+Operation: each ledger that this process created has a writer; appends are pipelined to the bookies. An append is stored
+when an ack quorum of bookies has it and all earlier ones. When the writer fails, appends in flight end as unknown, and
+`seal` decides them.
+
+Memory: an entry in flight is held until it is confirmed. Together, all ledgers send at most `max_in_flight_bytes`; later
+runs wait in the order in which they came. The broker's memory budget counts the bytes in flight as writes.
+
+Limitations: the store knows no message counts, publish times or sizes of parts of ledgers; it has no local files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
+from pybroker.bookkeeper.errors import LedgerClosed
+from pybroker.bookkeeper_store.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
+from pybroker.bookkeeper_store.store_errors import read_error, store_error
+from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
+from pybroker.memory.broker_memory import Memory
+
+_COUNTERS = (
+    "ledgers_created",
+    "ledgers_sealed",
+    "ledgers_recovered",
+    "ledgers_deleted",
+    "entries_added",
+    "entries_read",
+)
+MAX_READERS = 10_000
+"""Readers of sealed ledgers that are kept, with the metadata of their ledgers. Others are opened again."""
+
+
+class BookKeeperLedgerStore(LedgerStore):
+    """Owns the client."""
+
+    def __init__(
+        self,
+        client: BookKeeperClient,
+        memory: Memory,
+        message_count_of: Callable[[bytes], int],
+        *,
+        max_entry_bytes: int,
+        max_in_flight_bytes: int | None = None,
+    ) -> None:
+        """`message_count_of` returns the messages in an entry; it never raises. `max_entry_bytes`: larger ones are refused."""
+        self.client = client
+        self._memory = memory
+        self._message_count_of = message_count_of
+        self._max_entry_bytes = max_entry_bytes
+        self._max_in_flight_bytes = memory.writes.most_bytes if max_in_flight_bytes is None else max_in_flight_bytes
+        self._in_flight_bytes = self._in_flight_entries = 0
+        self._open: dict[int, OpenLedger] = {}
+        self._queue: deque[OpenLedger] = deque()
+        """One item for each unsent run, in the order of the appends."""
+        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+        opened = OpenLedger(self._ended)
+        # As in Pulsar, whose readers of compacted ledgers accept any digest.
+        digest_type = DigestType.CRC32 if purpose is LedgerPurpose.COMPACTED else None
+        try:
+            writer = await self.client.create_ledger(custom_metadata(purpose, owner), opened, digest_type=digest_type)
+        except BookKeeperError as error:
+            raise store_error(error) from error
+        opened.writer = writer
+        opened.reader = self.client.reader_of(writer)
+        self._open[writer.ledger_id] = opened
+        self._counts["ledgers_created"] += 1
+        return writer.ledger_id
+
+    def append(self, run: AppendRun) -> None:
+        opened = self._open.get(run.ledger_id)
+        if opened is None:
+            asyncio.get_running_loop().call_soon(notify, [run], refused(run))
+            return
+        if max(map(len, run.payloads)) > self._max_entry_bytes:
+            raise StoreError(f"an entry is larger than {self._max_entry_bytes} bytes, which bookies accept")
+        opened.accept(run)
+        if self._queue or self._in_flight_bytes >= self._max_in_flight_bytes or opened.writer.error is not None:
+            opened.unsent.append(run)
+            self._queue.append(opened)
+            if opened.writer.error is not None:
+                asyncio.get_running_loop().call_soon(self._send_unsent)
+        else:
+            self._send(opened, run)
+
+    def _send(self, opened: OpenLedger, run: AppendRun) -> None:
+        opened.send(run)
+        self._in_flight_entries += len(run.payloads)
+        self._count_in_flight(run.size_bytes)
+
+    def _ended(self, entries: int, size_bytes: int) -> None:
+        self._counts["entries_added"] += entries
+        self._in_flight_entries -= entries
+        self._count_in_flight(-size_bytes)
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._send_unsent)
+
+    def _count_in_flight(self, size_bytes: int) -> None:
+        self._in_flight_bytes += size_bytes
+        self._memory.follow(self._memory.writes.count(size_bytes))
+
+    def _send_unsent(self) -> None:
+        """Send waiting runs. Those of a failed writer end as unknown, as the runs before them."""
+        queue = self._queue
+        while queue and (self._in_flight_bytes < self._max_in_flight_bytes or queue[0].writer.error is not None):
+            opened = queue.popleft()
+            if not opened.unsent:
+                continue  # They ended with their writer.
+            if opened.writer.error is not None:
+                opened.fail_unsent()
+            else:
+                self._send(opened, opened.unsent.popleft())
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
+        return None
+
+    async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
+        reader = await self._reader(ledger_id)
+        if first_entry_id > reader.last_readable:
+            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
+        try:
+            entries = await reader.read(first_entry_id, max_entries, max_bytes)
+        except BookKeeperError as error:
+            raise read_error(error, ledger_id, first_entry_id) from error
+        payloads = [entry.payload for entry in entries]
+        self._counts["entries_read"] += len(payloads)
+        return EntryRun(ledger_id, first_entry_id, payloads, [self._message_count_of(each) for each in payloads])
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        opened = self._open.get(ledger_id)
+        if opened is not None:
+            writer = opened.writer
+            if opened.reader_changes != writer.ensemble_change_count:
+                opened.reader_changes = writer.ensemble_change_count
+                opened.reader.renewed(self.client.metadata_of(writer))
+            opened.reader.confirmed(writer.last_confirmed)
+            return opened.reader
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            try:
+                reader = await self.client.open_ledger(ledger_id)
+            except BookKeeperError as error:
+                raise store_error(error) from error
+            self._keep(reader)
+        return reader
+
+    def _keep(self, reader: LedgerReader) -> None:
+        self._readers[reader.ledger_id] = reader
+        if len(self._readers) > MAX_READERS:
+            self._readers.popitem(last=False)
+
+    # --- closing and deleting ----------------------------------------------------------------------------------------
+
+    async def seal(self, ledger_id: int) -> LedgerSummary:
+        opened = self._open.get(ledger_id)
+        if opened is None:
+            return await self.recover(ledger_id)
+        await _all_sent(opened)
+        try:
+            metadata = await self.client.close_ledger(opened.writer)
+        except BookKeeperError as error:
+            raise store_error(error) from error
+        self._counts["ledgers_sealed"] += 1
+        if self._open.pop(ledger_id, None) is not None:
+            opened.reader.renewed(metadata)
+            self._keep(opened.reader)
+        return _summary(ledger_id, metadata)
+
+    async def recover(self, ledger_id: int) -> LedgerSummary:
+        try:
+            reader = await self.client.recover_ledger(ledger_id)
+        except BookKeeperError as error:
+            raise store_error(error) from error
+        self._counts["ledgers_recovered"] += 1
+        self._keep(reader)
+        return _summary(ledger_id, reader.metadata)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        opened = self._open.get(ledger_id)
+        if opened is not None:
+            await _all_sent(opened)
+            opened.writer.end(LedgerClosed(f"Ledger {ledger_id} is deleted."))
+            await opened.writer.drained()
+            self._open.pop(ledger_id, None)
+        try:
+            await self.client.delete_ledger(ledger_id)
+        except BookKeeperError as error:
+            raise store_error(error) from error
+        self._readers.pop(ledger_id, None)
+        self._counts["ledgers_deleted"] += 1
+
+    async def list_ledgers(self) -> list[int]:
+        """Return the ids of all ledgers of the cluster, whoever uses them."""
+        try:
+            return await self.client.list_ledgers()
+        except BookKeeperError as error:
+            raise store_error(error) from error
+
+    async def flush(self) -> None:
+        for opened in list(self._open.values()):
+            await opened.stored_so_far()
+
+    def figures(self) -> dict[str, float]:
+        counts: dict[str, float] = {f"bookkeeper_{name}": count for name, count in self._counts.items()}
+        counts["bookkeeper_in_flight_bytes"] = self._in_flight_bytes
+        counts["bookkeeper_in_flight_entries"] = self._in_flight_entries
+        counts["bookkeeper_waiting_runs"] = len(self._queue)
+        return counts
+
+    async def close(self) -> None:
+        """Close the connections. Ledgers that are open stay open, as after a crash: the next owner recovers them."""
+        await self.client.close()
+
+
+async def _all_sent(opened: OpenLedger) -> None:
+    while opened.unsent and opened.writer.error is None:
+        with suppress(StoreError):  # The listeners of the appends receive the error.
+            await opened.stored_so_far()
+
+
+def _summary(ledger_id: int, metadata: LedgerMetadata) -> LedgerSummary:
+    return LedgerSummary(ledger_id, metadata.last_entry_id + 1, None, metadata.length_bytes)

@@ -1,0 +1,118 @@
+"""Opens the stores of a broker with ledgers on BookKeeper."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, BookKeeperOptions, DigestType, Quorums
+from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
+from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
+from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
+from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
+from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
+from pybroker.bookkeeper_store.store_errors import store_error
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import StoreError
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.shared_metadata import client_options
+from pybroker.runtime.runtime import Runtime
+from pybroker.wire.entry_metadata import entry_message_count
+from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
+
+LEDGERS_ROOT = "/ledgers"
+DIGEST_TYPES = {"MAC": DigestType.HMAC} | {each.name: each for each in DigestType if each is not DigestType.HMAC}
+"""Pulsar's names of digest types."""
+
+
+def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
+    """Raises ConfigError."""
+    sizes = (
+        config.managed_ledger_default_ensemble_size,
+        config.managed_ledger_default_write_quorum,
+        config.managed_ledger_default_ack_quorum,
+    )
+    if not sizes[0] >= sizes[1] >= sizes[2]:
+        raise ConfigError(
+            f"managedLedgerDefaultEnsembleSize={sizes[0]}, managedLedgerDefaultWriteQuorum={sizes[1]} and"
+            f" managedLedgerDefaultAckQuorum={sizes[2]}: none may be larger than the one before"
+        )
+    timeout_ms = config.bookkeeper_client_timeout_in_seconds * 1000
+    return BookKeeperOptions(
+        quorums=Quorums(*sizes),
+        digest_type=DIGEST_TYPES[config.managed_ledger_digest_type],
+        password=config.managed_ledger_password.encode(),
+        add_timeout_ms=timeout_ms,
+        read_timeout_ms=timeout_ms,
+        append_timeout_ms=2 * timeout_ms,
+        quarantine_failures=config.bookkeeper_client_health_check_error_threshold_per_interval,
+        quarantine_interval_ms=config.bookkeeper_client_health_check_interval_seconds * 1000,
+        quarantine_ms=config.bookkeeper_client_quarantine_time_in_seconds * 1000,
+        use_batch_reads=config.bookkeeper_enable_batch_read,
+        **NO_LIMIT,
+    )
+
+
+class BookKeeperStores:
+    """The stores of one broker. It has its own session with ZooKeeper, for the metadata of ledgers."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeperClient,
+        bookies: ZooKeeperBookies,
+        client: BookKeeperClient,
+        metadata: MetadataStore,
+        runtime: Runtime,
+    ) -> None:
+        nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
+        options = bookkeeper_options(runtime.config)
+        largest = max_entry_bytes(options)
+        self._zookeeper = zookeeper
+        self._bookies = bookies
+        self.ledgers = BookKeeperLedgerStore(client, runtime.memory, entry_message_count, max_entry_bytes=largest)
+        self.cursors = BookKeeperCursorStore(
+            client,
+            metadata,
+            nodes,
+            max_entry_bytes=largest,
+            max_entries=runtime.config.managed_ledger_cursor_max_entries_per_ledger,
+        )
+        self.records = PulsarRecords(metadata, nodes, runtime.clock)
+
+    @classmethod
+    async def open(cls, addresses: ServerAddresses, metadata: MetadataStore, runtime: Runtime) -> BookKeeperStores:
+        """Connect. Raises StoreError, and ConfigError for an invalid configuration."""
+        config = runtime.config
+        options = bookkeeper_options(config)
+        zookeeper = ZooKeeperClient(addresses, client_options(config))
+        bookies = ZooKeeperBookies(zookeeper, LEDGERS_ROOT)
+        try:
+            await zookeeper.start(float(config.metadata_store_start_timeout_seconds))
+            if await zookeeper.exists(f"{LEDGERS_ROOT}/available") is None:
+                raise StoreError(
+                    f"the metadata store {addresses} has no node {LEDGERS_ROOT}/available, so no bookie has registered: start"
+                    " bookies with this metadata store, or set ledgerStore=local"
+                )
+            await bookies.start()
+        except BaseException as error:
+            await bookies.close()
+            await zookeeper.close()
+            if isinstance(error, BookKeeperError):
+                raise store_error(error) from error
+            if isinstance(error, ZooKeeperError):
+                raise StoreError(f"the metadata of ledgers in {addresses} cannot be read: {error}") from error
+            raise
+        client = BookKeeperClient(
+            ZooKeeperLedgerMetadata(zookeeper, LEDGERS_ROOT),
+            bookies,
+            options,
+            chance=runtime.random,
+            clock=runtime.clock,
+        )
+        return cls(zookeeper, bookies, client, metadata, runtime)
+
+    async def close(self) -> None:
+        await self.cursors.close()
+        await self.ledgers.close()
+        await self._bookies.close()
+        await self._zookeeper.close()

@@ -1,0 +1,101 @@
+"""The document of one cursor, which its managed ledger's record and the cursor store change together.
+
+The cursor store changes the state and the cursor ledger's id, the managed ledger the properties. All changes are stored by
+`save`, the save of the managed ledger: it names the versions, so only the owner of the managed ledger can change a cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+from pybroker.bookkeeper_store.cursor_documents import (
+    STATE_IN_DOCUMENT,
+    clear_state,
+    put_state,
+    state_of_document,
+)
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.cursor_record import CursorRecord
+from pybroker.managed_ledger.info.managed_ledger_info import CursorInfo
+
+DEDUPLICATION_CURSOR = "pulsar.dedup"
+"""Its properties are the highest sequence ids by producer name; Pulsar stores them as numbers of the position."""
+
+
+class CursorNode:
+    """Owned by the record of the managed ledger at `owner`."""
+
+    def __init__(
+        self, owner: str, name: str, found: ManagedCursorInfo | None, save: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.save = save
+        self._info = ManagedCursorInfo(cursors_ledger_id=STATE_IN_DOCUMENT) if found is None else found
+        self.position_properties = {each.name: each.value for each in self._info.properties}
+
+    @property
+    def ledger_id(self) -> int:
+        """The cursor ledger with the state; STATE_IN_DOCUMENT if there is none."""
+        return self._info.cursors_ledger_id
+
+    @property
+    def keeps_state_in_document(self) -> bool:
+        """Whether the state is always in the document, because its properties are."""
+        return self.name == DEDUPLICATION_CURSOR
+
+    def state(self) -> bytes:
+        """Return the record of the state in the document, or of its older mark-delete position."""
+        return state_of_document(self._info)
+
+    def put_state(self, record: CursorRecord) -> None:
+        put_state(self._info, record, self.position_properties)
+
+    def put_ledger(self, ledger_id: int, record: CursorRecord) -> None:
+        clear_state(self._info, record.mark_delete_position)
+        self._info.cursors_ledger_id = ledger_id
+
+    def took(self, entry: PositionInfo) -> None:
+        """Take over the properties of the last entry of the cursor ledger."""
+        self.position_properties = {each.name: each.value for each in entry.properties}
+
+    def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
+        """Return the description of the cursor as it was found."""
+        found = self._info
+        if self.keeps_state_in_document:
+            properties = {name: str(value) for name, value in self.position_properties.items()}
+        else:
+            properties = {each.name: each.value for each in found.cursor_properties}
+        position = (found.mark_delete_ledger_id, found.mark_delete_entry_id)
+        return CursorInfo(cursor_id, position, properties, is_delayed)
+
+    def encode(self, info: CursorInfo, now_ms: int) -> bytes:
+        found = self._info
+        if not found.HasField("mark_delete_ledger_id"):
+            found.mark_delete_ledger_id, found.mark_delete_entry_id = info.position
+            found.last_active = now_ms
+        if self.keeps_state_in_document:
+            self._put_numbers(info)
+        else:
+            del found.cursor_properties[:]
+            for name, value in info.properties.items():
+                found.cursor_properties.add(name=name, value=value)
+        return found.SerializeToString(deterministic=True)
+
+    def _put_numbers(self, info: CursorInfo) -> None:
+        try:
+            self.position_properties = {name: int(value) for name, value in info.properties.items()}
+        except ValueError as error:
+            raise StoreError(
+                f"a property of the cursor {self.name} of {self.owner} is not a number: {error}"
+            ) from error
+        del self._info.properties[:]
+        for name, value in self.position_properties.items():
+            self._info.properties.add(name=name, value=value)
+
+
+CursorNodes: TypeAlias = "WeakValueDictionary[str, CursorNode]"
+"""The cursors of open managed ledgers by cursor id. The records of the managed ledgers hold them."""

@@ -1,0 +1,38 @@
+"""Compressed documents of Pulsar's managed ledgers: 0x4778, u32 size of the head, head, compressed bytes. Pure.
+
+Java brokers write them if `managedLedgerInfoCompressionType` or `managedCursorInfoCompressionType` is set. This broker reads them
+and writes plain ones, which every Java broker reads.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import cast
+
+from google.protobuf.message import DecodeError
+
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import CompressionMetadata
+from pybroker.errors import StoreError
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import DamagedPayload, decompress
+
+_HEAD = struct.Struct(">HI")
+_MAGIC = 0x4778
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+"""A document that claims to be larger is damaged: a node of ZooKeeper has at most a few megabytes."""
+
+
+def plain(path: str, value: bytes) -> bytes:
+    """Return the document without compression. Raises StoreError."""
+    if len(value) < _HEAD.size or int.from_bytes(value[:2], "big") != _MAGIC:
+        return value
+    _, size = _HEAD.unpack_from(value)
+    head = CompressionMetadata()
+    try:
+        head.ParseFromString(value[_HEAD.size : _HEAD.size + size])
+        if not 0 <= head.uncompressed_size <= MAX_DOCUMENT_BYTES:
+            raise StoreError(f"metadata of {path} claim to have {head.uncompressed_size} bytes")
+        kind = cast("pb.CompressionType", pb.CompressionType.Name(head.compression_type) and head.compression_type)
+        return decompress(kind, value[_HEAD.size + size :], head.uncompressed_size)
+    except (DecodeError, ValueError, DamagedPayload) as error:
+        raise StoreError(f"compressed metadata of {path} are damaged: {error}") from error

@@ -1,0 +1,30 @@
+"""The custom metadata of ledgers, as Pulsar writes them: they tell which object a ledger belongs to. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_plus
+
+from pybroker.ledgers.ledger_store import LedgerPurpose
+
+MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
+_PULSAR = {"application": b"pulsar"}
+
+
+def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
+    """Return the custom metadata of a ledger of the managed ledger at the path `owner`."""
+    name = owner.removeprefix(MANAGED_LEDGERS_PREFIX)
+    custom = {**_PULSAR, "component": purpose.value.encode()}
+    if purpose is LedgerPurpose.COMPACTED:
+        tenant, namespace, domain, topic = name.split("/", 3)
+        return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{unquote_plus(topic)}".encode()}
+    return {**custom, "pulsar/managed-ledger": name.encode()}
+
+
+def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
+    """Return the custom metadata of a cursor ledger."""
+    return {**custom_metadata(LedgerPurpose.ENTRIES, owner), "pulsar/cursor": cursor_name.encode()}
+
+
+def record_metadata(record_id: str) -> dict[str, bytes]:
+    """Return the custom metadata of a ledger with records that only pybroker writes."""
+    return {**_PULSAR, "component": b"pybroker-record", "pybroker/record": record_id.encode()}

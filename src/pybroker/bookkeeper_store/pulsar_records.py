@@ -1,0 +1,261 @@
+"""Managed ledger infos in Pulsar's layout of the metadata store:
+
+    /managed-ledgers/T/NS/persistent/TOPIC              Pulsar's document: ledgers, properties
+    /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
+    /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker
+
+Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction if they are
+few, and each transaction names the version of Pulsar's document: only the owner of the managed ledger can change any
+of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that no change of an
+earlier owner can follow.
+
+Failure: a transaction without an answer may still happen. The next store reads these nodes again; a value that this object has
+not tried to write comes from another owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
+from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
+from pybroker.bookkeeper_store.managed_ledger_documents import (
+    decode_extras,
+    decode_pulsar_info,
+    extras_document,
+    ledger_info,
+    pulsar_document,
+)
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.errors import BadVersionError, StoreError
+from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced
+from pybroker.managed_ledger.info.json_records import digest
+from pybroker.managed_ledger.info.managed_ledger_info import CursorInfo, ManagedLedgerInfo
+from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
+
+EXTRAS_ROOT = "/pybroker"
+MAX_TRANSACTION_CHANGES = 100
+MAX_TRANSACTION_BYTES = 512 * 1024
+"""ZooKeeper refuses requests of more than 1 MB."""
+MAX_TRIED = 100
+"""Values that may have been stored and are remembered, for each node."""
+_ATTEMPTS = 3
+
+
+class PulsarRecords(InfoRecords):
+    """Infos that Java brokers read and write too. `cursors` receives the cursors of loaded infos."""
+
+    def __init__(self, metadata: MetadataStore, cursors: CursorNodes, clock: Clock) -> None:
+        self._metadata = metadata
+        self._cursors = cursors
+        self._clock = clock
+
+    async def load(self, path: str) -> LoadedInfo:
+        record = PulsarRecord(self._metadata, path, self._cursors, self._clock)
+        info, size_bytes = await record.load()
+        return LoadedInfo(info, record, size_bytes)
+
+    async def exists(self, path: str) -> bool:
+        node = document_path(path)
+        found, extras = await self._metadata.values_of([node, EXTRAS_ROOT + path])
+        if found is None:
+            return False
+        decoded = None if extras is None else decode_extras(path, extras.value)
+        return not ledger_info(decode_pulsar_info(path, found.value), decoded, {}).deleted
+
+    async def create(self, path: str, info: ManagedLedgerInfo) -> None:
+        """As Java brokers do; without properties, the document is empty."""
+        value = PulsarInfo() if not info.properties else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info))
+        await self._metadata.put(document_path(path), value.SerializeToString(), NOT_EXISTING)
+
+
+@dataclass(slots=True)
+class _Node:
+    """Version and digest of a node, as last known; `tried`: digests of values that may follow."""
+
+    version: int = NOT_EXISTING
+    stored: bytes = b""
+    tried: list[bytes] = field(default_factory=list)
+
+    def is_stored(self, version: int, stored: bytes) -> None:
+        self.version, self.stored = version, stored
+        self.tried.clear()
+
+
+class PulsarRecord(InfoRecord):
+    """The nodes of one managed ledger."""
+
+    def __init__(self, metadata: MetadataStore, path: str, cursors: CursorNodes, clock: Clock) -> None:
+        self.path = path
+        self._metadata = metadata
+        self._all_cursors = cursors
+        self._cursors: dict[str, CursorNode] = {}
+        self._clock = clock
+        self._document = document_path(path)
+        self._extras = EXTRAS_ROOT + path
+        self._nodes: dict[str, _Node] = {self._document: _Node(), self._extras: _Node()}
+        self._pulsar = PulsarInfo()
+        self._is_claimed = False
+        self._save: SaveInfo | None = None
+
+    @property
+    def version(self) -> int:
+        return self._nodes[self._document].version
+
+    def save_with(self, save: SaveInfo) -> None:
+        self._save = save
+
+    async def save(self) -> None:
+        assert self._save is not None, "a managed ledger owns the record"
+        await self._save()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> tuple[ManagedLedgerInfo | None, int]:
+        """Return the info, and the size of its documents in bytes. Raises StoreError."""
+        await self._metadata.sync()  # another owner's last change must not be missed
+        names = await self._metadata.children(self._document)
+        paths = [self._document, self._extras, *(f"{self._document}/{name}" for name in names)]
+        values = await self._metadata.values_of(paths)
+        for path, found in zip(paths, values, strict=True):
+            if found is not None:
+                self._nodes[path] = _Node(found.version, digest(found.value))
+        found, extras_found = values[:2]
+        if found is None:
+            return None, 0
+        self._pulsar = decode_pulsar_info(self.path, found.value)
+        extras = None if extras_found is None else decode_extras(self.path, extras_found.value)
+        first_id = min((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
+        last_id = max((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
+        records = extras.records if extras is not None and first_id <= extras.last_ledger else {}
+        cursors: dict[str, CursorInfo] = {}
+        for path, value in zip(paths[2:], values[2:], strict=True):
+            if value is not None:
+                name = unquote_plus(path.rpartition("/")[2])
+                cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
+                node = CursorNode(self.path, name, decode_cursor_info(path, value.value), self.save)
+                self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
+                cursors[name] = node.info(cursor_id, is_delayed=name in records)
+        info = ledger_info(self._pulsar, extras, cursors)
+        info.created = info.created or self._clock.wall_ms()
+        return info, sum(len(value.value) for value in values if value is not None)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def store(self, info: ManagedLedgerInfo) -> None:
+        for _ in range(_ATTEMPTS):
+            if any(node.tried for node in self._nodes.values()):
+                await self._find_out()
+            try:
+                for changes in self._transactions(self._wanted(info)):
+                    await self._perform(changes)
+            except BadVersionError:
+                await self._metadata.sync()
+                await self._find_out()
+                continue
+            self._is_claimed = True
+            return
+        raise StoreError(f"{self.path} changed during each attempt to store it, try again")
+
+    async def delete(self) -> None:
+        changes: list[Change] = [
+            Delete(path, node.version) for path, node in self._nodes.items() if node.version != NOT_EXISTING
+        ]
+        changes.sort(key=lambda change: change.path, reverse=True)  # cursors before their managed ledger
+        if self._nodes[self._document].version == NOT_EXISTING:
+            return
+        for start in range(0, len(changes), MAX_TRANSACTION_CHANGES):
+            await self._metadata.change_together(changes[start : start + MAX_TRANSACTION_CHANGES])
+
+    def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
+        """Return the values of all nodes; None for those that must not exist."""
+        document = pulsar_document(self._pulsar, info)
+        wanted: dict[str, bytes | None] = {self._document: document, self._extras: extras_document(info)}
+        self._pulsar = PulsarInfo.FromString(document)
+        now_ms = self._clock.wall_ms()
+        for name, cursor in info.cursors.items():
+            node = self._cursors.get(cursor.id)
+            if node is None:
+                node = CursorNode(self.path, name, None, self.save)
+                self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
+            wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, now_ms)
+        present = {cursor.id for cursor in info.cursors.values()}
+        for cursor_id in self._cursors.keys() - present:
+            del self._cursors[cursor_id]
+        for path in self._nodes:
+            wanted.setdefault(path, None)
+        return wanted
+
+    def _transactions(self, wanted: dict[str, bytes | None]) -> Iterator[list[Change]]:
+        """Yield transactions. Each is made when the one before has happened, and contains Pulsar's document or its version."""
+        document_change: Change | None = self._change(self._document, wanted.pop(self._document))
+        left = [change for path, value in wanted.items() if (change := self._change(path, value)) is not None]
+        if document_change is None and not left:
+            return
+        while document_change is not None or left:
+            version = self.version
+            changes: list[Change] = [document_change or Check(self._document, version)]
+            document_change = None
+            size_bytes = 0
+            while left and len(changes) < MAX_TRANSACTION_CHANGES and size_bytes < MAX_TRANSACTION_BYTES:
+                change = left.pop(0)
+                size_bytes += len(change.value) if isinstance(change, Put) else 0
+                changes.append(change)
+            yield changes
+
+    def _change(self, path: str, value: bytes | None) -> Change | None:
+        node = self._nodes.get(path)
+        if node is None:
+            node = self._nodes[path] = _Node()
+        if value is None:
+            return None if node.version == NOT_EXISTING else Delete(path, node.version)
+        must_claim = not self._is_claimed and path != self._extras
+        if node.version != NOT_EXISTING and node.stored == digest(value) and not must_claim:
+            return None
+        return Put(path, value, node.version)
+
+    async def _perform(self, changes: list[Change]) -> None:
+        for change in changes:
+            if not isinstance(change, Check):
+                tried = self._nodes[change.path].tried
+                tried.append(digest(change.value) if isinstance(change, Put) else b"")
+                del tried[:-MAX_TRIED]
+        versions = await self._metadata.change_together(changes)
+        for change, version in zip(changes, versions, strict=True):
+            if isinstance(change, Put):
+                assert version is not None, "the version of a put"
+                self._nodes[change.path].is_stored(version, digest(change.value))
+            elif isinstance(change, Delete):
+                del self._nodes[change.path]
+
+    async def _find_out(self) -> None:
+        """Read all nodes again. Raises StoreError, LedgerFenced if one has a value that this object has not tried to write."""
+        paths = list(self._nodes)
+        for path, found in zip(paths, await self._metadata.values_of(paths), strict=True):
+            node = self._nodes[path]
+            version, stored = (NOT_EXISTING, b"") if found is None else (found.version, digest(found.value))
+            if (version, stored) == (node.version, node.stored):
+                continue
+            if not _follows(version, node) or stored not in node.tried:
+                logs.error("managed_ledger.fenced", managed_ledger=path, version=version, known_version=node.version)
+                raise fenced(self.path)
+            node.is_stored(version, stored)
+
+
+def _follows(version: int, node: _Node) -> bool:
+    """Return whether a change of this owner can have led to `version`."""
+    return NOT_EXISTING in (version, node.version) or version == node.version + 1
+
+
+def document_path(path: str) -> str:
+    """Return the path of Pulsar's document of the managed ledger `path`: the name is encoded as by Java's URLEncoder."""
+    parent, _, name = path.rpartition("/")
+    return f"{parent}/{java_encoded(unquote(name))}"
+
+
+def java_encoded(name: str) -> str:
+    return quote_plus(name, safe="*").replace("~", "%7E")

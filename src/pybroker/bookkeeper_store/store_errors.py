@@ -1,0 +1,22 @@
+"""Errors of the BookKeeper client as errors of ledger stores. Pure."""
+
+from __future__ import annotations
+
+from pybroker import errors
+from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, LedgerFenced, NoSuchEntry, NoSuchLedger
+
+
+def store_error(error: BookKeeperError) -> errors.StoreError:
+    """Return the error for the owner of a ledger."""
+    if isinstance(error, NoSuchLedger):
+        return errors.NoSuchLedger(str(error))
+    if isinstance(error, LedgerFenced):
+        return errors.LedgerFenced(str(error))
+    return errors.StoreError(str(error))
+
+
+def read_error(error: BookKeeperError, ledger_id: int, entry_id: int) -> errors.StoreError:
+    """Return the error of a read. An entry that must exist and is on none of its bookies counts as damaged."""
+    if isinstance(error, (DamagedEntry, NoSuchEntry)):
+        return errors.DamagedEntries(ledger_id, entry_id, entry_id, str(error))
+    return store_error(error)

@@ -1,0 +1,43 @@
+"""Which ledger store a configuration means. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.setting_types import ConfigError
+
+PULSAR_STORAGE_CLASS = "org.apache.pulsar.broker.ManagedLedgerClientFactory"
+"""The value of `managedLedgerStorageClassName` in Pulsar's broker.conf."""
+
+
+class LedgerStoreKind(Enum):
+    """Where a broker stores messages."""
+
+    LOCAL = "local"
+    BOOKKEEPER = "bookkeeper"
+    MEMORY = "memory"
+
+
+def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
+    """Return `ledgerStore`, or the meaning of an empty one. Raises ConfigError."""
+    is_shared = bool(config.metadata_store_url.strip())
+    if config.ledger_store:
+        kind = LedgerStoreKind(config.ledger_store)
+    elif config.managed_ledger_storage_class_name not in {"", PULSAR_STORAGE_CLASS}:
+        raise ConfigError(
+            f"managedLedgerStorageClassName={config.managed_ledger_storage_class_name} is not supported: remove it, or set"
+            " ledgerStore"
+        )
+    elif not is_shared:
+        kind = LedgerStoreKind.LOCAL
+    elif config.managed_ledger_storage_class_name:
+        kind = LedgerStoreKind.BOOKKEEPER
+    else:
+        raise ConfigError(
+            "metadataStoreUrl is set, which means ledgers on BookKeeper in Pulsar. In this version they are not complete, so the"
+            " choice is yours: set ledgerStore=bookkeeper, or set ledgerStore=local to keep ledgers in the data directory"
+        )
+    if kind is LedgerStoreKind.BOOKKEEPER and not is_shared:
+        raise ConfigError("ledgerStore=bookkeeper needs metadataStoreUrl: ZooKeeper has the metadata of the ledgers")
+    return kind

@@ -1,0 +1,69 @@
+"""The interface to stored managed ledger infos. `json_records.py` implements it for ledgers of this broker alone.
+
+A record is one managed ledger info in the metadata store, in one value or in several, each with a version. A change names the
+versions that it replaces, so two owners never overwrite each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from pybroker.errors import LedgerFenced
+from pybroker.managed_ledger.info.managed_ledger_info import ManagedLedgerInfo
+
+SaveInfo = Callable[[], Awaitable[None]]
+
+
+class InfoRecord(ABC):
+    """The stored managed ledger info at one path, of one owner. Its calls run one at a time."""
+
+    path: str
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """NOT_EXISTING before the first stored value."""
+
+    @abstractmethod
+    async def store(self, info: ManagedLedgerInfo) -> None:
+        """Replace the stored info. Durable on return.
+
+        A failed call may still have an effect, now or later; the next call finds out. Raises StoreError, and LedgerFenced if
+        another owner has changed the stored info.
+        """
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Delete the stored info. Raises StoreError; BadVersionError if another owner has changed it."""
+
+    def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
+        """Let users of parts of the record call `save`, which stores the owner's state and these parts."""
+
+
+class LoadedInfo(NamedTuple):
+    """A managed ledger info and its record. `info` is None if there is none."""
+
+    info: ManagedLedgerInfo | None
+    record: InfoRecord
+    size_bytes: int
+
+
+class InfoRecords(ABC):
+    """The stored managed ledger infos by path. Raises StoreError and its subclasses only."""
+
+    @abstractmethod
+    async def load(self, path: str) -> LoadedInfo: ...
+
+    @abstractmethod
+    async def exists(self, path: str) -> bool:
+        """Return whether there is an info that is not marked as deleted."""
+
+    @abstractmethod
+    async def create(self, path: str, info: ManagedLedgerInfo) -> None:
+        """Store a first info without ledgers. Raises BadVersionError if there is one."""
+
+
+def fenced(path: str) -> LedgerFenced:
+    return LedgerFenced(f"{path} was changed by another broker, which owns the topic now; look it up again")

@@ -1,0 +1,72 @@
+"""Managed ledgers in Pulsar's layout on the model of bookies, with brokers that take over from each other."""
+
+from __future__ import annotations
+
+from random import Random
+from weakref import WeakValueDictionary
+
+from tests.support.bookkeeper_store_model import ModelCluster
+from tests.unit.managed_ledger.stack import PATH, SMALL, FakeClock, Topic, publish_time_of
+
+from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
+from pybroker.bookkeeper_store.client_options import max_entry_bytes
+from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import MetadataStore
+
+
+class LayoutBroker:
+    """One broker on the shared metadata and bookies."""
+
+    def __init__(
+        self,
+        cluster: ModelCluster,
+        metadata: MetadataStore,
+        limits: LedgerLimits = SMALL,
+        max_cursor_entries: int = 50_000,
+    ) -> None:
+        self.clock = FakeClock()
+        self.metadata = metadata
+        nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
+        self.store = cluster.store()
+        self.cursors = BookKeeperCursorStore(
+            self.store.client,
+            metadata,
+            nodes,
+            max_entry_bytes=max_entry_bytes(cluster.options),
+            max_entries=max_cursor_entries,
+        )
+        resources = LedgerResources(self.store, EntryCache(1 << 20), limits, self.clock, 10_000, publish_time_of)
+        self.records = PulsarRecords(metadata, nodes, self.clock)
+        self.factory = ManagedLedgerFactory(resources, self.cursors, metadata, self.records)
+
+    async def open(self, path: str = PATH) -> tuple[ManagedLedger, Topic]:
+        managed = await self.factory.open(path)
+        return managed, Topic(managed)
+
+    async def stop(self) -> None:
+        """Close in order."""
+        await self.factory.close()
+        await self.crash()
+
+    async def crash(self) -> None:
+        await self.factory.tasks.close()
+        await self.cursors.close()
+        await self.store.close()
+
+
+class Layout:
+    """Bookies and metadata."""
+
+    def __init__(self, seed: int = 1, metadata: MetadataStore | None = None) -> None:
+        self.cluster = ModelCluster(Random(seed))
+        self.metadata = MemoryMetadataStore() if metadata is None else metadata
+
+    def broker(self, limits: LedgerLimits = SMALL, max_cursor_entries: int = 50_000) -> LayoutBroker:
+        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries)
