@@ -22,6 +22,7 @@ REGISTERED_NAMES = {
     "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
     "BookKeeper.proto": "pybroker/bookkeeper/bookkeeper.proto",
     "MLDataFormats.proto": "pybroker/bookkeeper_store/ml_data_formats.proto",
+    "SchemaStorage.proto": "pybroker/bookkeeper_store/schema_storage.proto",
 }
 
 

@@ -23,6 +23,7 @@ from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import bootstrap_shared
 from pybroker.runtime.runtime import Runtime
+from pybroker.schema.schema_storage import SchemaStorage
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 _MIB = 1 << 20
@@ -37,6 +38,8 @@ class Stores:
     cursors: CursorStore
     records: InfoRecords | None = None
     """None: JSON values in `metadata`."""
+    schemas: SchemaStorage | None = None
+    """None: values in `metadata`."""
 
 
 def ledger_limits(config: BrokerConfig) -> LedgerLimits:
@@ -87,7 +90,7 @@ async def _build(
         runtime.memory,
     )
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata, stores.records)
-    service = BrokerService(runtime, stores.metadata, resources, ledgers)
+    service = BrokerService(runtime, stores.metadata, resources, ledgers, stores.schemas)
     service.cache_refresher = refresher
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
     refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)

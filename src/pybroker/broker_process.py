@@ -423,7 +423,9 @@ class Broker:
 
     async def _open_storage(self, metadata: MetadataStore) -> Stores:
         if self._stores is not None:
-            return Stores(metadata, self._stores.ledgers, self._stores.cursors, self._stores.records)
+            return Stores(
+                metadata, self._stores.ledgers, self._stores.cursors, self._stores.records, self._stores.schemas
+            )
         if self._kind is LedgerStoreKind.MEMORY:
             return Stores(metadata, MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
         if self._kind is LedgerStoreKind.BOOKKEEPER:
@@ -437,7 +439,7 @@ class Broker:
         assert self._shared is not None, "`ledger_store_kind` has checked it"
         opened = await BookKeeperStores.open(self._shared.metadata, metadata, self.runtime)
         self._closers.append(opened.close)
-        return Stores(metadata, opened.ledgers, opened.cursors, opened.records)
+        return Stores(metadata, opened.ledgers, opened.cursors, opened.records, opened.schemas)
 
     async def _open_local_store(self, known: KnownData) -> LocalStore:
         config = self.config

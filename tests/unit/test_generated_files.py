@@ -22,6 +22,8 @@ def test_protobuf_modules_equal_the_compiler_output(tmp_path: Path) -> None:
         "pybroker/bookkeeper/bookkeeper_pb2.pyi",
         "pybroker/bookkeeper_store/ml_data_formats_pb2.py",
         "pybroker/bookkeeper_store/ml_data_formats_pb2.pyi",
+        "pybroker/bookkeeper_store/schema_storage_pb2.py",
+        "pybroker/bookkeeper_store/schema_storage_pb2.pyi",
         "pybroker/wire/metadata_head_pb2.py",
         "pybroker/wire/metadata_head_pb2.pyi",
         "pybroker/wire/pulsar_api_pb2.py",

@@ -56,12 +56,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
     "metadata": (*ENVIRONMENT, "storage_format.marker_layout", "disk", "zookeeper"),
     "managed_ledger": (*ENVIRONMENT, "ledgers", "metadata"),
-    "bookkeeper_store": (*ENVIRONMENT, "wire", "zookeeper", "bookkeeper", "ledgers", "metadata", "managed_ledger"),
+    "schema": (*ENVIRONMENT, "metadata"),
+    "bookkeeper_store": (
+        *ENVIRONMENT,
+        "wire",
+        "zookeeper",
+        "bookkeeper",
+        "ledgers",
+        "metadata",
+        "managed_ledger",
+        "schema",
+    ),
     "backup": (*STORES, "version"),
     "client": (*ENVIRONMENT, "wire"),
     "auth": (*ENVIRONMENT, "metadata"),
     "cluster": (*ENVIRONMENT, "metadata"),
-    "schema": (*ENVIRONMENT, "metadata"),
     "transactions": (*ENVIRONMENT, "ledgers", "managed_ledger", "metadata"),
     "compaction": (*ENVIRONMENT, "ledgers", "managed_ledger", "wire"),
     "broker": BROKER,
@@ -103,7 +112,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "transactions",
         "wire",
     ),
-    "broker_assembly": (*STORES, "managed_ledger", "wire", "broker"),
+    "broker_assembly": (*STORES, "managed_ledger", "schema.schema_storage", "wire", "broker"),
     "broker_process": (
         *BROKER,
         "bookkeeper_store",
@@ -228,6 +237,7 @@ PURE = (
     "bookkeeper_store.ledger_custom",
     "bookkeeper_store.managed_ledger_documents",
     "bookkeeper_store.ml_data_formats_pb2",
+    "bookkeeper_store.schema_storage_pb2",
     "bookkeeper_store.store_errors",
     "zookeeper.addresses",
     "zookeeper.digest_md5",
@@ -371,7 +381,15 @@ EDGES = frozenset({"starlette", "uvicorn", "prometheus_client", "cryptography", 
 MAX_MODULES_OF_A_FOLDER = 20
 MAX_MODULES_AT_THE_TOP = 8
 NOT_MODULES = frozenset(
-    {"__init__", "__main__", "pulsar_api_pb2", "metadata_head_pb2", "bookkeeper_pb2", "ml_data_formats_pb2"}
+    {
+        "__init__",
+        "__main__",
+        "pulsar_api_pb2",
+        "metadata_head_pb2",
+        "bookkeeper_pb2",
+        "ml_data_formats_pb2",
+        "schema_storage_pb2",
+    }
 )
 # Parts of the list of layers that are still to come.
 NOT_YET = frozenset({"websocket"})

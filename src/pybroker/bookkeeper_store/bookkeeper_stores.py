@@ -11,6 +11,7 @@ from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerSt
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
+from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.bookkeeper_store.store_errors import store_error
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
@@ -78,6 +79,7 @@ class BookKeeperStores:
             max_entries=runtime.config.managed_ledger_cursor_max_entries_per_ledger,
         )
         self.records = PulsarRecords(metadata, nodes, runtime.clock)
+        self.schemas = PulsarSchemaStorage(client, metadata)
 
     @classmethod
     async def open(cls, addresses: ServerAddresses, metadata: MetadataStore, runtime: Runtime) -> BookKeeperStores:

@@ -28,3 +28,8 @@ def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
 def record_metadata(record_id: str) -> dict[str, bytes]:
     """Return the custom metadata of a ledger with records that only pybroker writes."""
     return {**_PULSAR, "component": b"pybroker-record", "pybroker/record": record_id.encode()}
+
+
+def schema_metadata(schema_id: str) -> dict[str, bytes]:
+    """Return the custom metadata of the ledger of a schema version. `schema_id`: TENANT/NAMESPACE/TOPIC."""
+    return {**_PULSAR, "component": b"schema", "pulsar/schemaId": schema_id.encode()}

@@ -57,6 +57,7 @@ from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
 from pybroker.runtime.runtime import Runtime
 from pybroker.schema.schema_registry import SchemaRegistry
+from pybroker.schema.schema_storage import SchemaStorage
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
@@ -99,12 +100,15 @@ class BrokerService:
         metadata_store: MetadataStore,
         resources: Resources,
         ledgers: ManagedLedgerFactory,
+        schema_storage: SchemaStorage | None = None,
     ) -> None:
         self.runtime = runtime
         self.metadata_store = metadata_store
         self.resources = resources
         self.ledgers = ledgers
-        self.broker_context = broker_context = new_broker_context(runtime, metadata_store, resources, ledgers)
+        self.broker_context = broker_context = new_broker_context(
+            runtime, metadata_store, resources, ledgers, schema_storage
+        )
         self.authentication = AuthenticationService(runtime.config, runtime.clock)
         self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
         """Loaded by `build` before clients are served, like the partitioned topics and the broker context."""
@@ -233,7 +237,11 @@ class BrokerService:
 
 
 def new_broker_context(
-    runtime: Runtime, metadata_store: MetadataStore, resources: Resources, ledgers: ManagedLedgerFactory
+    runtime: Runtime,
+    metadata_store: MetadataStore,
+    resources: Resources,
+    ledgers: ManagedLedgerFactory,
+    schema_storage: SchemaStorage | None = None,
 ) -> BrokerContext:
     """Create the parts that all topics share. Requires the running loop."""
     config = runtime.config
@@ -244,7 +252,7 @@ def new_broker_context(
         resources,
         ledgers,
         authorization=AuthorizationService(config, resources),
-        schemas=SchemaRegistry(metadata_store, runtime.clock),
+        schemas=SchemaRegistry(metadata_store, runtime.clock, schema_storage),
         waiting=WaitingRequests(config),
         producer_names=ProducerNames(config.cluster_name, metadata_store, runtime.clock),
         refusals=Refusals(),

@@ -1,8 +1,7 @@
 """Schema registry: registration, lookup, compatibility checks and deletion. A partition has the schemas of its
 partitioned topic.
 
-Each version, including a deletion, is one immutable value in the metadata store, below the topic's path; its name is
-the version number.
+A `SchemaStorage` has the versions: in the metadata store, or in Pulsar's layout on BookKeeper.
 
 Invariants: a returned version is durable. Versions of a topic are consecutive and are assigned once, also under
 concurrent registration. Registering an equal schema returns its existing version. In this process a lock serializes
@@ -20,11 +19,8 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
-from pybroker.errors import BadVersionError, StoreError
-from pybroker.metadata import metadata_paths
-from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
+from pybroker.errors import StoreError
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.model.counters import OperationCounters, SchemaCounters
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.runtime import logs
@@ -32,7 +28,8 @@ from pybroker.runtime.clock import Clock
 from pybroker.schema.compatibility import CompatibilityStrategy, check
 from pybroker.schema.history import History, HistoryCache, StoredSchema
 from pybroker.schema.identity import schema_digest
-from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
+from pybroker.schema.schema_data import Incompatible, SchemaData
+from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord, SchemaStorage
 from pybroker.schema.validation import validate
 
 THREAD_BYTES = 16 * 1024
@@ -45,21 +42,12 @@ _WRITE_ATTEMPTS = 5  # retries after another writer's version
 _CHECKED_AGAINST_ALL = frozenset({CompatibilityStrategy.BACKWARD_TRANSITIVE, CompatibilityStrategy.FULL_TRANSITIVE})
 
 
-class _Document(msgspec.Struct, omit_defaults=True):
-    """The stored form of a version. With `deleted`, it deletes all earlier versions."""
-
-    type: str = SchemaType.NONE.name
-    timestamp_ms: int = 0
-    data: bytes = b""
-    properties: dict[str, str] = {}
-    deleted: bool = False
-
-
 class SchemaRegistry:
     """The schemas of all topics. All methods raise StoreError if the metadata store fails."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, store: MetadataStore, clock: Clock, storage: SchemaStorage | None = None) -> None:
+        """`store` reports changes by other brokers. Without `storage`, it has the versions too."""
+        self._storage = storage or MetadataSchemaStorage(store)
         self._clock = clock
         self._cache = HistoryCache(CACHE_LIMIT_BYTES)
         # Locks of topics with a running operation.
@@ -68,14 +56,14 @@ class SchemaRegistry:
         self._stale: set[str] = set()  # changed by another broker during a read
         self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
-        store.watch(metadata_paths.SCHEMAS, self._changed, self._missed)
+        store.watch(self._storage.root, self._changed, self._missed)
 
     # --- read --------------------------------------------------------------------------------------------------------
 
     async def history(self, topic: TopicName) -> History:
         counters = self._counters(topic)
         with self._measured(counters.get):
-            path = metadata_paths.schema(topic)
+            path = self._storage.topic_path(topic)
             found = self._cache.get(path)
             if found is None:
                 async with self._lock(path):
@@ -138,7 +126,7 @@ class SchemaRegistry:
     async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
         """Return the version of `schema`, and register it if it is new. Raises InvalidSchema or Incompatible."""
         digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
-        path = metadata_paths.schema(topic)
+        path = self._storage.topic_path(topic)
         known = self._cache.get(path)
         if known is not None and (found := known.with_digest(digest)) is not None:
             return found.version  # the usual case: a client reconnects
@@ -151,8 +139,7 @@ class SchemaRegistry:
                         return found.version
                     await self._check(topic, strategy, history.versions, schema)
                     added = StoredSchema(history.next_version, schema, self._clock.wall_ms(), digest)
-                    document = _Document(schema.type.name, added.timestamp_ms, schema.data, schema.properties)
-                    if await self._append(path, history.next_version, document):
+                    if await self._append(path, history.next_version, SchemaRecord(schema, added.timestamp_ms)):
                         self._keep(path, history.added(added))
                         logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
                         return added.version
@@ -160,12 +147,12 @@ class SchemaRegistry:
 
     async def delete(self, topic: TopicName) -> int:
         """Delete all versions. Return the version number of the deletion."""
-        counters, path = self._counters(topic), metadata_paths.schema(topic)
+        counters, path = self._counters(topic), self._storage.topic_path(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
                 for _ in range(_WRITE_ATTEMPTS):
                     history = await self._history(path)
-                    deletion = _Document(timestamp_ms=self._clock.wall_ms(), deleted=True)
+                    deletion = SchemaRecord(None, self._clock.wall_ms())
                     if await self._append(path, history.next_version, deletion):
                         self._keep(path, history.deleted())
                         logs.info("schema.deleted", topic=topic, version=history.next_version)
@@ -178,17 +165,17 @@ class SchemaRegistry:
         """
         if topic.partition_index >= 0:
             return
-        counters, path = self._counters(topic), metadata_paths.schema(topic)
+        counters, path = self._counters(topic), self._storage.topic_path(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
                 self._cache.drop(path)
-                if await self._store.delete_tree(path):
+                if await self._storage.drop(path):
                     logs.info("schema.dropped", topic=topic)
 
     async def drop_namespace(self, namespace: NamespaceName) -> None:
         """Remove all schemas of a deleted namespace. The caller must have stopped registrations."""
-        path = metadata_paths.schemas(namespace)
-        await self._store.delete_tree(path)
+        path = self._storage.namespace_path(namespace)
+        await self._storage.drop(path)
         self._cache.drop_below(path)
         self.counters.pop(namespace, None)
 
@@ -204,30 +191,26 @@ class SchemaRegistry:
         found = self._cache.get(path)
         if found is not None:
             return found
-        names = await self._store.children(path)
+        stored = await self._storage.read(path)
         versions: list[StoredSchema] = []
-        for name in reversed(names):
-            value = await self._store.get(f"{path}/{name}")
-            if value is None or (document := _decoded(path, name, value.value)).deleted:
-                break
-            schema = SchemaData(SchemaType[document.type], document.data, document.properties)
+        for version, (schema, timestamp_ms) in stored.records:
+            assert schema is not None, "versions since the last deletion"
             digest = await self._in_proportion([schema], partial(schema_digest, schema))
-            versions.append(StoredSchema(int(name), schema, document.timestamp_ms, digest))
-        history = History(tuple(reversed(versions)), int(names[-1]) + 1 if names else 0)
+            versions.append(StoredSchema(version, schema, timestamp_ms, digest))
+        history = History(tuple(versions), stored.next_version)
         self._keep(path, history)
         return history
 
-    async def _append(self, path: str, version: int, document: _Document) -> bool:
-        written = metadata_paths.schema_version(path, version)
+    async def _append(self, path: str, version: int, record: SchemaRecord) -> bool:
+        written = self._storage.document_path(path, version)
         self._writing.add(written)
         try:
-            await self._store.put(written, msgspec.json.encode(document), NOT_EXISTING)
-        except BadVersionError:
-            self._cache.drop(path)
-            return False
+            is_stored = await self._storage.append(path, version, record)
         finally:
             self._writing.discard(written)
-        return True
+        if not is_stored:
+            self._cache.drop(path)
+        return is_stored
 
     def _keep(self, path: str, history: History) -> None:
         """Cache a history read or written under the lock, unless another broker changed it meanwhile."""
@@ -240,14 +223,14 @@ class SchemaRegistry:
         """Invalidate the cached history after a change by another broker or a deletion."""
         if path in self._writing:
             return
-        parent = path.rpartition("/")[0]
-        self._cache.drop(parent)
-        if parent in self._locks:
-            self._stale.add(parent)
+        topic_path = self._storage.topic_path_of_change(path)
+        self._cache.drop(topic_path)
+        if topic_path in self._locks:
+            self._stale.add(topic_path)
 
     def _missed(self) -> None:
         """Forget all histories: changes by other brokers may have gone unreported."""
-        self._cache.drop_below(metadata_paths.SCHEMAS)
+        self._cache.drop_below(self._storage.root)
         self._stale.update(self._locks.keys())
 
     # --- counting ----------------------------------------------------------------------------------------------------
@@ -273,10 +256,3 @@ class SchemaRegistry:
 def _validated_digest(schema: SchemaData) -> bytes:
     validate(schema)
     return schema_digest(schema)
-
-
-def _decoded(path: str, name: str, value: bytes) -> _Document:
-    try:
-        return msgspec.json.decode(value, type=_Document)
-    except msgspec.DecodeError as error:
-        raise StoreError(f"the schema at {path}/{name} cannot be read: {error}") from error
