@@ -27,7 +27,8 @@ from pybroker.cli import main
 from pybroker.dispatch.delayed import delayed_record
 from pybroker.errors import StoreError
 from pybroker.local_store.checkpoint.checkpoint_rows import TABLE_VERSION, row_checksum
-from pybroker.managed_ledger import cursor_record, ledger_list, managed_ledger_info
+from pybroker.managed_ledger import cursor_record, ledger_list
+from pybroker.managed_ledger.info import managed_ledger_info
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, decode_info, delayed_record_id
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.metadata.sqlite_table import LAYOUT_VERSION
