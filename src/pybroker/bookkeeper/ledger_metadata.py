@@ -137,9 +137,9 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
         if segment.first_entry_id >= later.first_entry_id:
             raise InvalidMetadata("The segments of ledger metadata are not in order.")
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
-        raise InvalidMetadata(f"An ensemble of ledger metadata does not have {quorums.ensemble_size} bookies.")
+        raise InvalidMetadata(f"An ensemble in the ledger metadata does not have {quorums.ensemble_size} bookies.")
     if any(len(set(each.ensemble)) != len(each.ensemble) for each in segments):
-        raise InvalidMetadata("An ensemble of ledger metadata names a bookie twice.")
+        raise InvalidMetadata("An ensemble in the ledger metadata names a bookie twice.")
     is_closed = state is LedgerState.CLOSED
     last_entry_id = form.last_entry_id if is_closed else -1
     if is_closed and (not form.HasField("last_entry_id") or last_entry_id < -1 or form.length < 0):

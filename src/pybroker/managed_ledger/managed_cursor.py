@@ -259,11 +259,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         await self.persist()
 
     async def skip(self, entry_count: int) -> int:
-        """Return the number of acknowledged entries. Durable on return."""
+        """Acknowledge the next `entry_count` unacknowledged entries. Return how many there were. Durable on return."""
         return await self._delete_up_to(self.state.nth_undeleted(entry_count)) if entry_count > 0 else 0
 
     async def skip_all(self) -> int:
-        """Return the number of acknowledged entries. Durable on return."""
+        """Acknowledge all entries. Return how many were unacknowledged. Durable on return."""
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:

@@ -49,7 +49,7 @@ class BucketsWindow:
         self._total: float = 0
 
     def update(self, buckets: Buckets) -> None:
-        """End the window; `buckets` holds the counts since the beginning."""
+        """End the window; `buckets` holds the cumulative counts since the start of the broker."""
         counts = buckets.counts.copy()
         self.counts = [count - before for count, before in zip(counts, self._counts, strict=True)]
         self.count = sum(self.counts)

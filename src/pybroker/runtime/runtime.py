@@ -60,7 +60,7 @@ class Runtime:
 
     @property
     def peer_clock(self) -> Clock:
-        """Return the clock for connection timeouts; a different one if `clock` jumps."""
+        """Return the clock for connection timeouts. It is not `clock` itself if the time of that is simulated."""
         return self.clock
 
     @functools.cached_property

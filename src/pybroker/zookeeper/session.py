@@ -338,7 +338,7 @@ class Session:
         return self._lose() if self.has_session and now_ms >= self.lost_at_ms else None
 
     def due(self, now_ms: float) -> Due:
-        """Return what the connection needs at `now_ms`. `check` comes first."""
+        """Return what the connection needs at `now_ms`. Call `check` first."""
         if self.state is not SessionState.CONNECTED:
             return Due.NOTHING
         oldest_ms = self._oldest_unanswered_ms()

@@ -31,7 +31,7 @@ class BadBytes(Exception):
 
 
 class Shape(ABC):
-    """The layout of one writer's type. Immutable."""
+    """The layout of values of one type in the writer's schema. Immutable."""
 
     fixed_width: int | None = None
     """Size of all values, if it is constant."""

@@ -83,7 +83,7 @@ def _cost(place: LedgerLocation) -> int:
 
 
 class LedgerReads:
-    """Owned by the store, which shares its live ledgers and reports checkpoints and deletions."""
+    """Owned by the store, which shares its live ledgers with it and calls it after checkpoints and deletions."""
 
     def __init__(
         self,
