@@ -27,6 +27,7 @@ from pybroker.local_store.segments import segment_reader
 from pybroker.managed_ledger import cursor_state, managed_ledger
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.info.info_records import InfoRecord
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -424,8 +425,8 @@ def a_deleted_topic_leaves_its_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deleted_topic_leaves_its_ledgers(patch: pytest.MonkeyPatch) -> None:
-    async def delete_stored(self: ManagedLedgerFactory, path: str, info: Any, version: int) -> None:
-        await self.metadata.delete(path)
+    async def delete_stored(self: ManagedLedgerFactory, info: Any, record: InfoRecord) -> None:
+        await record.delete()
 
     patch.setattr(ManagedLedgerFactory, "_delete_stored", delete_stored)
 

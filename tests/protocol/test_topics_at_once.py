@@ -379,7 +379,7 @@ async def test_a_namespace_that_a_crash_left_marked_is_as_before_when_its_deleti
 async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(path: str, info: object, version: int) -> None:
+    async def fail(info: object, record: object) -> None:
         raise StoreError("no")
 
     name = await new_namespace(broker)
