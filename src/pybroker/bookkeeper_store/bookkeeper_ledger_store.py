@@ -204,7 +204,7 @@ class BookKeeperLedgerStore(LedgerStore):
         self._counts["ledgers_deleted"] += 1
 
     async def list_ledgers(self) -> list[int]:
-        """Return the ids of all ledgers of the cluster, whoever uses them."""
+        """Return the ids of all ledgers of the cluster, those of other applications included."""
         try:
             return await self.client.list_ledgers()
         except BookKeeperError as error:

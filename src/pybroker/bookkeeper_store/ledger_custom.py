@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from urllib.parse import unquote_plus
 
+from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER
 from pybroker.ledgers.ledger_store import LedgerPurpose
 
 MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
-_PULSAR = {"application": b"pulsar"}
+_PULSAR = {APPLICATION: b"pulsar"}
 
 
 def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
     """Return the custom metadata of a ledger of the managed ledger at the path `owner`."""
     name = owner.removeprefix(MANAGED_LEDGERS_PREFIX)
-    custom = {**_PULSAR, "component": purpose.value.encode()}
+    custom = {**_PULSAR, COMPONENT: purpose.value.encode()}
     if purpose is LedgerPurpose.COMPACTED:
         tenant, namespace, domain, topic = name.split("/", 3)
         return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{unquote_plus(topic)}".encode()}
-    return {**custom, "pulsar/managed-ledger": name.encode()}
+    return {**custom, MANAGED_LEDGER: name.encode()}
 
 
 def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
@@ -27,9 +28,9 @@ def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
 
 def record_metadata(record_id: str) -> dict[str, bytes]:
     """Return the custom metadata of a ledger with records that only pybroker writes."""
-    return {**_PULSAR, "component": b"pybroker-record", "pybroker/record": record_id.encode()}
+    return {**_PULSAR, COMPONENT: b"pybroker-record", "pybroker/record": record_id.encode()}
 
 
 def schema_metadata(schema_id: str) -> dict[str, bytes]:
     """Return the custom metadata of the ledger of a schema version. `schema_id`: TENANT/NAMESPACE/TOPIC."""
-    return {**_PULSAR, "component": b"schema", "pulsar/schemaId": schema_id.encode()}
+    return {**_PULSAR, COMPONENT: b"schema", "pulsar/schemaId": schema_id.encode()}

@@ -228,7 +228,7 @@ class LiveSampler:
             while self._watched:
                 try:
                     await exhaust(self._sample(), self._runtime.clock)
-                except Exception as bug:  # noqa: BLE001  (one point less; whoever waits for the next one must not wait for ever)
+                except Exception as bug:  # noqa: BLE001  (one point less; requests for the next one must not wait for ever)
                     self._runtime.stats.bugs += 1
                     logs.error("console.sample_failed", exc_info=bug)
                 self.samples_total += 1
