@@ -67,6 +67,7 @@ class Bookie:
     """One bookie on 127.0.0.1. Its data and its port stay the same over restarts.
 
     `small_disk_mib`: the size of a disk of its own, which a test can fill. The bookie becomes read-only at 80 %.
+    Without `port`, a free port is used.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class Bookie:
         settings: Mapping[str, object] | None = None,
         small_disk_mib: int = 0,
         java_options: Sequence[str] = (),
+        port: int = 0,
     ) -> None:
         self._java_options = java_options
         self.directory = directory
         self.disk = SmallDisk(directory / "disk", small_disk_mib) if small_disk_mib else None
         data = directory / "disk" if self.disk is not None else directory
-        self.port = free_port()
+        self.port = port or free_port()
         self.bookie_id = f"127.0.0.1:{self.port}"
         self.is_frozen = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,6 +118,11 @@ class Bookie:
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
 
     @property
+    def pid(self) -> int | None:
+        """The process's id; None after the process has ended."""
+        return self._process.pid if self.is_running and self._process is not None else None
+
+    @property
     def is_running(self) -> bool:
         """Whether the process runs. A bookie ends by itself if it cannot write its journal."""
         if self._process is not None and self._process.poll() is not None:
@@ -142,6 +149,7 @@ class Bookie:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                process_group=0,  # Ctrl-C in a terminal does not reach it: its owner ends it, after its clients
             )
         if waits:
             self.wait()

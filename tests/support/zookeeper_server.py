@@ -69,12 +69,15 @@ def free_port() -> int:
 class ZooKeeperServer:
     """One server on 127.0.0.1. Its data and its port stay the same over restarts."""
 
-    def __init__(self, directory: Path, *settings: str, defines: tuple[str, ...] = ()) -> None:
-        """`settings` are lines of the configuration, `defines` properties of the virtual machine (`name=value`)."""
+    def __init__(self, directory: Path, *settings: str, defines: tuple[str, ...] = (), port: int = 0) -> None:
+        """`settings` are lines of the configuration, `defines` properties of the virtual machine (`name=value`).
+
+        Without `port`, a free port is used.
+        """
         self._defines = [f"-D{each}" for each in defines]
         self._class_path = class_path()
         self.directory = directory
-        self.port = free_port()
+        self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self.data = directory / "data"
@@ -105,6 +108,7 @@ class ZooKeeperServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                process_group=0,  # Ctrl-C in a terminal does not reach it: its owner ends it, after its clients
             )
         deadline = time.monotonic() + START_DEADLINE_S
         while not self._serves():
@@ -112,6 +116,11 @@ class ZooKeeperServer:
             assert self._process.poll() is None, f"ZooKeeper ended: {log_text}"
             assert time.monotonic() < deadline, f"ZooKeeper does not serve: {log_text}"
             time.sleep(0.02)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None after the process has ended."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def command(self, name: str) -> str:
         """Return the answer to a command of four letters. Raises OSError."""

@@ -316,7 +316,7 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
         texts[info.key] = _text(value)
     config = load(None, {}, texts).config
     if (config.ledger_store == "memory") != (config.metadata_store == "memory"):
-        raise ConfigError("ledgerStore and metadataStore: both in memory, or both in a directory")
+        raise ConfigError("ledgerStore and metadataStore must both be in memory, or both in the data directory")
     if config.ledger_store != "memory" and directory is None:
         raise ConfigError("stores that are not in memory need a directory: embed(directory)")
     return config
