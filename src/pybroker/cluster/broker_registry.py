@@ -1,0 +1,60 @@
+"""The brokers of a cluster, its leader, and the leader's choice of a broker for a bundle: the interface for lookups.
+
+A broker with an embedded metadata store has no registry. It owns every bundle, and nothing here costs it anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pybroker.cluster.advertised_addresses import LookupResult
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredBroker:
+    """The part of a broker's registration that lookups need. An address is empty if the broker does not have it."""
+
+    broker_id: str
+    """`host:webPort`, the name of its registration."""
+    web_service_url: str
+    web_service_url_tls: str
+    broker_service_url: str
+    broker_service_url_tls: str
+    advertised_listeners: Mapping[str, LookupResult] = field(default_factory=dict)
+    """By listener name; empty for a broker without `advertisedListeners`."""
+    load_manager_class: str = ""
+    start_timestamp_ms: int = 0
+    version: str = ""
+
+    @property
+    def addresses(self) -> LookupResult:
+        """The addresses for a client that names no listener."""
+        return LookupResult(
+            self.broker_service_url, self.broker_service_url_tls, self.web_service_url, self.web_service_url_tls
+        )
+
+
+class BrokerRegistry(Protocol):
+    """Membership as one broker sees it. Everything but `choose_broker` answers at once, from caches that watches keep."""
+
+    @property
+    def own_broker(self) -> RegisteredBroker:
+        """This broker, also while it is not registered."""
+
+    def brokers(self) -> Mapping[str, RegisteredBroker]:
+        """Return the registered brokers by id. A registration that cannot be used is not among them."""
+
+    def leader(self) -> RegisteredBroker | None:
+        """Return the elected leader; None without one, or while the leader is not registered."""
+
+    def is_leader(self) -> bool:
+        """Return whether this broker is the leader, and its session certainly exists."""
+
+    async def choose_broker(self, bundle: str) -> RegisteredBroker:
+        """Return the broker that shall acquire `bundle` (`tenant/namespace/0x00000000_0x40000000`).
+
+        The leader decides, and a broker for itself while the cluster has no leader. The decision is repeated until the
+        bundle is acquired or the chosen broker is gone. Raises ServiceNotReady if no broker may have the bundle.
+        """
