@@ -168,8 +168,11 @@ class BundleOwnership:
         return self.held.serves(bundle) and self._store.holds_session()
 
     def holds_session(self) -> bool:
-        """Return whether this broker may deliver messages. Right immediately after a freeze of the process."""
-        return self._store.holds_session()
+        """Return whether this broker may deliver messages. Right immediately after a freeze of the process.
+
+        After a lost session, no topic delivers before all topics of that session are fenced: there may be another session already.
+        """
+        return not self._fencing and self._store.holds_session()
 
     def require_served(self, topic: TopicName) -> None:
         """Raises ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`, and TopicNotFound."""
