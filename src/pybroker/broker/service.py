@@ -61,6 +61,7 @@ from pybroker.schema.schema_storage import SchemaStorage
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
+    from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.config import BrokerConfig
@@ -87,6 +88,8 @@ class BrokerService:
     """Snapshots for backups, if all data is in local files; set by the app."""
     identity: BrokerIdentity | None = None
     """The claim of this broker's id in a shared metadata store; set by the app, None without one."""
+    membership: ClusterMembership | None = None
+    """Membership in a cluster; set by the app, None for a broker that is alone."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     cache_refresher: CacheRefresher | None = None
@@ -210,6 +213,8 @@ class BrokerService:
             )
         if self.identity is not None and self.identity.conflict:
             return self.identity.conflict
+        if self.membership is not None and self.membership.conflict:
+            return self.membership.conflict
         return self.ledgers.store.refusal()
 
     # --- life --------------------------------------------------------------------------------------------------------
