@@ -84,10 +84,11 @@ async def test_leaving_broker_deletes_its_registration_and_another_one_becomes_l
 
 async def test_deleted_registration_is_created_again() -> None:
     async with members(2) as (first, second):
-        await second.store.delete(registration_path(first.id))
-        await until(lambda: first.id not in second.membership.brokers())
+        path, tree = registration_path(first.id), second.store._tree
+        await second.store.delete(path)
+        await until(lambda: tree.owners.get(path) is first.store)
         await until(lambda: first.id in second.membership.brokers())
-        await until(lambda: first.membership.is_registered)
+        assert first.membership.is_registered
 
 
 async def test_replaced_leader_is_followed() -> None:
