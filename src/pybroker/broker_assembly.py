@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pybroker.broker.context.topic_ownership import NotJoined
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, InvalidTopicName
@@ -92,6 +93,8 @@ async def _build(
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata, stores.records)
     service = BrokerService(runtime, stores.metadata, resources, ledgers, stores.schemas)
     service.cache_refresher = refresher
+    if stores.metadata.is_shared and stores.records is not None:
+        service.broker_context.ownership = NotJoined()  # the ledgers are shared too
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
     refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)
     refresher.keep(service.broker_context.resource_groups, metadata_paths.RESOURCE_GROUPS)

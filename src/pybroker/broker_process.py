@@ -264,6 +264,7 @@ class Broker:
         self._stores = stores
         self._directory = Path(self.config.data_directory)
         self._identity: BrokerIdentity | None = None
+        self._instance = ""
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
@@ -320,9 +321,14 @@ class Broker:
                 "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
             )
         await self._bind()
+        self._create_membership()
         await self._publish_addresses(self.service.resources)
         await self.listener.start()
         await self.http.start()
+        if self.service.membership is not None:
+            await self.service.join(self.service.membership)
+            # Java brokers send clients here from now on.
+            await self.service.membership.start(float(self.config.metadata_store_start_timeout_seconds))
         self.service.presence.ready = True
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
@@ -376,9 +382,10 @@ class Broker:
         store = await open_shared_metadata(self.config, addresses, self.runtime.random)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
+        self._instance = directory_id(stored_id, self.runtime)
         if broker_id is not None:
             facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
-            self._identity = identity = BrokerIdentity(store, broker_id, directory_id(stored_id, self.runtime), facts)
+            self._identity = identity = BrokerIdentity(store, broker_id, self._instance, facts)
             self._closers.append(identity.close)
             await identity.claim(float(self.config.metadata_store_start_timeout_seconds))
         return store
@@ -511,6 +518,42 @@ class Broker:
         if current != cluster:
             await resources.put_cluster(self.config.cluster_name, current)
 
+    def _create_membership(self) -> None:
+        """Prepare to join the cluster, where ledgers and metadata are shared."""
+        if self._shared is None or self._kind is not LedgerStoreKind.BOOKKEEPER:
+            return
+        from pybroker.admin.stats.measured_load import MeasuredLoad  # noqa: PLC0415  (only in a cluster)
+        from pybroker.cluster.membership.cluster_membership import ClusterMembership  # noqa: PLC0415
+        from pybroker.cluster.membership.registration import MODULAR_LOAD_MANAGER, own_broker  # noqa: PLC0415
+
+        service, rates = self.service, self.http.rates
+        own = own_broker(
+            service.presence.broker_id,
+            service.presence.addresses,
+            MODULAR_LOAD_MANAGER,
+            rates.started_wall_ms,
+            __version__,
+        )
+        membership = ClusterMembership(
+            self.runtime,
+            service.metadata_store,
+            service.resources,
+            own,
+            self._instance,
+            MeasuredLoad(service, rates),
+        )
+        self._closers.append(membership.close)
+        service.membership = membership
+
+    async def _leave_cluster(self) -> None:
+        """Deregister, so that no new bundle comes. A store that fails does not stop the broker from closing."""
+        if self.service.membership is None:
+            return
+        try:
+            await self.service.membership.leave()
+        except StoreError as error:
+            logs.warning("broker.deregistration_failed", reason=str(error))
+
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
         """Run the broker's background loops. Each handles its expected errors, so that none ends the others."""
         async with asyncio.TaskGroup() as group:
@@ -559,6 +602,7 @@ class Broker:
         is_clean = True
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                await self._leave_cluster()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

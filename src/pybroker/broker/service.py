@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.cluster.broker_registry import BrokerRegistry
+    from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.config import BrokerConfig
     from pybroker.metadata.broker_identity import BrokerIdentity
     from pybroker.metadata.cache_refresh import CacheRefresher
@@ -96,6 +97,8 @@ class BrokerService:
     """The bundles of this broker; None if it serves all topics, because no other broker has its ledgers."""
     other_brokers: OtherBrokers | None = None
     """Set with `ownership`."""
+    membership: ClusterMembership | None = None
+    """Membership in a cluster; set by the app, None for a broker that is alone."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     cache_refresher: CacheRefresher | None = None
@@ -229,6 +232,8 @@ class BrokerService:
             )
         if self.identity is not None and self.identity.conflict:
             return self.identity.conflict
+        if self.membership is not None and self.membership.conflict:
+            return self.membership.conflict
         return self.ledgers.store.refusal()
 
     # --- cluster -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ only from this machine, unless the broker listens nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -65,6 +65,11 @@ class AdvertisedAddresses:
             self._default = _internal_result(listeners, default_name, ports, config.advertised_address)
         elif config.internal_listener_name:
             raise ConfigError("internalListenerName is set, but advertisedListeners is empty")
+
+    @property
+    def listeners(self) -> Mapping[str, LookupResult]:
+        """The addresses of each listener in `advertisedListeners`."""
+        return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:
         """Without a name, return for each scheme the address of the internal listener, else of the first with that

@@ -22,7 +22,7 @@ class RegisteredBroker:
     web_service_url_tls: str
     broker_service_url: str
     broker_service_url_tls: str
-    advertised_listeners: Mapping[str, LookupResult] = field(default_factory=dict)
+    advertised_listeners: Mapping[str, LookupResult] = field(default_factory=dict, hash=False)
     """By listener name; empty for a broker without `advertisedListeners`."""
     load_manager_class: str = ""
     start_timestamp_ms: int = 0

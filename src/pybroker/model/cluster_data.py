@@ -6,6 +6,8 @@ these documents.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 import re2
 
@@ -14,6 +16,7 @@ import re2
 MIN_AVAILABLE = "min_available"
 UNLOAD_SCOPES = frozenset({"all_matching", "none", "changed"})
 MAX_PATTERN_MEMORY_BYTES = 1 << 20
+MAX_CACHED_PATTERNS = 100
 
 
 class FailureDomain(msgspec.Struct):
@@ -107,18 +110,26 @@ def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> Br
     """
     found = BrokerNamespaceIsolationData(broker)
     for name, policy in policies.items():
-        is_primary = _matches(broker, policy.primary)
-        if is_primary or _matches(broker, policy.secondary):
+        is_primary = matches_any(broker, policy.primary)
+        if is_primary or matches_any(broker, policy.secondary):
             found.policyName = name
             found.namespaceRegex = [*found.namespaceRegex, *policy.namespaces]
             found.primary = is_primary
     return found
 
 
-def _matches(broker: str, patterns: list[str]) -> bool:
-    return any(_compiled(pattern).fullmatch(broker) for pattern in patterns)
+def matches_any(text: str, patterns: list[str]) -> bool:
+    """Return whether one of these stored patterns matches. One that another program stored and RE2 refuses does not."""
+    for pattern in patterns:
+        try:
+            if _compiled(pattern).fullmatch(text):
+                return True
+        except ValueError:
+            continue
+    return False
 
 
+@functools.lru_cache(MAX_CACHED_PATTERNS)
 def _compiled(pattern: str) -> re2._Regexp[str]:
     """Compile with RE2, which takes linear time for any pattern. Raise ValueError."""
     options = re2.Options()

@@ -21,7 +21,7 @@ from pybroker.version import __version__
 
 BASE = "/admin/v2/brokers"
 CONFIGURATION = BASE + "/configuration"
-BROKER = Query("brokerId", "id of a broker; must be this one")
+BROKER = Query("brokerId", "id of a broker")
 
 TOPICS_PER_TURN = 256
 
@@ -41,19 +41,35 @@ def routes() -> list[Route]:
         route("GET", CONFIGURATION + "/values", get_overrides),
         route("POST", CONFIGURATION + "/{name}/{value}", set_override),
         route("DELETE", CONFIGURATION + "/{name}", remove_override),
-        route("GET", BASE + "/{cluster}", list_brokers),
+        route("GET", BASE + "/{cluster}", list_brokers_of_cluster),
         route("GET", BASE + "/{cluster}/{broker}/ownedNamespaces", list_owned_namespaces),
     ]
 
 
 async def list_brokers(call: Call) -> Response:
+    """List the registered brokers; a broker that is alone lists itself."""
     call.require_superuser()
-    return json_response([broker_id(call)])
+    return json_response(_broker_ids(call))
+
+
+async def list_brokers_of_cluster(call: Call) -> Response:
+    """List the registered brokers of this broker's cluster. 412 for another cluster."""
+    call.require_superuser()
+    return json_response(_broker_ids(call))
 
 
 async def get_leader(call: Call) -> Response:
+    """Return the elected leader. 404 while the cluster has none."""
     call.require_superuser()
-    return json_response({"serviceUrl": web_url(call), "brokerId": broker_id(call)})
+    membership = call.broker.membership
+    if membership is None:
+        return json_response({"serviceUrl": web_url(call), "brokerId": broker_id(call)})
+    leader = membership.leader()
+    if leader is None:
+        raise AdminError(404, "Couldn't find leader broker")
+    return json_response(
+        {"serviceUrl": leader.addresses.http_url or leader.addresses.http_url_tls, "brokerId": leader.broker_id}
+    )
 
 
 async def check_backlog_quotas(call: Call) -> Response:
@@ -64,11 +80,13 @@ async def check_backlog_quotas(call: Call) -> Response:
 
 
 async def get_health(call: Call) -> Response:
-    """Run a health check. `brokerId` must be this broker; topicVersion is ignored, as in Pulsar."""
+    """Run a health check. `brokerId` may name another broker of the cluster: 307 leads to it. topicVersion is ignored, as in
+    Pulsar.
+    """
     call.require_superuser()
     named = call.query("brokerId")
-    if named:
-        require_this_broker(call, named)
+    if named and named != broker_id(call):
+        return _redirect_to_broker(call, named)
     await call.broker.health_check()
     return text_response("ok", "application/json")
 
@@ -172,7 +190,28 @@ async def shut_down(call: Call) -> Response:
     return no_content()
 
 
+def _broker_ids(call: Call) -> list[str]:
+    membership = call.broker.membership
+    return [broker_id(call)] if membership is None else sorted(membership.brokers())
+
+
+def _redirect_to_broker(call: Call, named: str) -> Response:
+    """Return 307 to the same call at a registered broker. Raises AdminError 404 without such a broker."""
+    membership = call.broker.membership
+    found = None if membership is None else membership.brokers().get(named)
+    if found is None:
+        raise unknown_broker(named)
+    addresses = found.addresses
+    query = call.scope["query_string"].decode("latin-1")
+    url = f"{addresses.http_url or addresses.http_url_tls}{call.scope['path']}?{query}"
+    return Response(status_code=307, headers={"location": url})
+
+
 def require_this_broker(call: Call, named: str) -> None:
     """Raise AdminError 404 for the id of another broker."""
     if named != broker_id(call):
-        raise AdminError(404, f"Broker id '{named}' not found in available brokers.")
+        raise unknown_broker(named)
+
+
+def unknown_broker(named: str) -> AdminError:
+    return AdminError(404, f"Broker id '{named}' not found in available brokers.")

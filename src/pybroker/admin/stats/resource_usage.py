@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
 
 UNKNOWN_LIMIT = -1.0
+MIN_CPU_TICKS = 100
+"""One second of one core. A shorter window says little, such as the first one of a broker that has just started."""
 _MIB = 1024 * 1024
 _PROC = Path("/proc")
 _NETWORKS = Path("/sys/class/net")
@@ -45,7 +47,7 @@ class ResourceMeter:
         self._network_bytes = _network_bytes()
         self._sampled_ms: float | None = None
         self.sampled_wall_ms = 0
-        self.cpu = Usage(limit=100.0 * (os.cpu_count() or 1))
+        self.cpu = _recent_cpu()
         self.memory = Usage()
         self.direct_memory = Usage()
         self.bandwidth_in = Usage()
@@ -54,9 +56,9 @@ class ResourceMeter:
     def sample(self, wall_ms: int, monotonic_ms: float) -> None:
         busy, total = _cpu_ticks()
         busy_before, total_before = self._cpu_ticks
-        if total > total_before:
+        if total - total_before >= MIN_CPU_TICKS:
             self.cpu = Usage(self.cpu.limit * (busy - busy_before) / (total - total_before), self.cpu.limit)
-        self._cpu_ticks = busy, total
+            self._cpu_ticks = busy, total
         self.memory = Usage(_resident_bytes() / _MIB, memory_limit().size_bytes / _MIB)
         self.direct_memory = self._message_memory()
         received, sent = _network_bytes()
@@ -75,17 +77,19 @@ class ResourceMeter:
         limit_mb = broker.ledgers.cache.limit_bytes / _MIB + broker.runtime.config.max_message_publish_buffer_size_in_mb
         return Usage((broker.ledgers.cache.size_bytes + broker.runtime.stats.pending_publish_bytes) / _MIB, limit_mb)
 
-    @property
-    def max_percent(self) -> float:
-        usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
-        return max(usage.percent for usage in usages)
-
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
+
+
+def _recent_cpu() -> Usage:
+    """Return an estimate for a broker that has no window yet: the machine's load average of the last minute."""
+    cores = os.cpu_count() or 1
+    running = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return Usage(100.0 * min(running, cores), 100.0 * cores)
 
 
 def _cpu_ticks() -> tuple[int, int]:

@@ -1,0 +1,85 @@
+"""The load of one broker: its use of the machine, and the rates of its bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+
+class ResourceUsage(NamedTuple):
+    """Usage and limit of one resource. Without a known limit the usage has no share, as in Pulsar."""
+
+    usage: float = 0.0
+    limit: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return self.usage / self.limit if self.limit > 0 else 0.0
+
+
+class BundleFigures(NamedTuple):
+    """Rates are per second."""
+
+    message_rate_in: float = 0.0
+    byte_rate_in: float = 0.0
+    message_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    consumer_count: int = 0
+    producer_count: int = 0
+    topic_count: int = 0
+
+    @property
+    def message_rate(self) -> float:
+        return self.message_rate_in + self.message_rate_out
+
+    @property
+    def byte_rate(self) -> float:
+        return self.byte_rate_in + self.byte_rate_out
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """One measurement. Invariant: all figures are finite and not negative."""
+
+    cpu: ResourceUsage = ResourceUsage()
+    memory: ResourceUsage = ResourceUsage()
+    direct_memory: ResourceUsage = ResourceUsage()
+    bandwidth_in: ResourceUsage = ResourceUsage()
+    bandwidth_out: ResourceUsage = ResourceUsage()
+    bundles: Mapping[str, BundleFigures] = field(default_factory=dict)
+    """Bundles with loaded topics, by `tenant/namespace/0x00000000_0x40000000`."""
+    measured_ms: int = 0
+    """Wall clock; 0 for a broker that never measured."""
+
+    @property
+    def is_measured(self) -> bool:
+        return self.measured_ms > 0
+
+    @property
+    def usage_share(self) -> float:
+        """The largest share of a resource, as Java brokers compute it: the memory of the process does not count."""
+        return max(each.share for each in (self.cpu, self.direct_memory, self.bandwidth_in, self.bandwidth_out))
+
+    @property
+    def totals(self) -> BundleFigures:
+        columns = list(zip(*self.bundles.values(), strict=True))
+        return BundleFigures(*map(sum, columns)) if columns else BundleFigures()
+
+
+def changed_percent(before: LoadReport, now: LoadReport) -> float:
+    """Return the largest change between two reports, by which Java brokers decide on a new registration."""
+    old, new = before.totals, now.totals
+    return max(
+        100 * abs(now.usage_share - before.usage_share),
+        _percent(old.message_rate, new.message_rate),
+        _percent(old.byte_rate, new.byte_rate),
+        _percent(len(before.bundles), len(now.bundles)),
+    )
+
+
+def _percent(before: float, now: float) -> float:
+    if before == 0:
+        return 0.0 if now == 0 else inf
+    return 100 * abs(now - before) / before

@@ -1,0 +1,1 @@
+"""Registration of brokers, leader election, and the registry for lookups. Start with `cluster_membership.py`."""

@@ -1,0 +1,69 @@
+"""Rules of leader election at `/loadbalance/leader`: an ephemeral value, created by the broker that comes first.
+
+Java brokers take part in the same election. A Java leader is preferred while one is registered, because then only Java brokers
+know what the bundles of Java brokers cost; `loadBalancerLeaderBesideJavaBrokers` removes this preference.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+LEADER = "/loadbalance/leader"
+
+
+class ElectionStep(Enum):
+    """What a broker does next about the leadership."""
+
+    NOTHING = "nothing"
+    STAND = "stand"
+    """Create the value."""
+    RESIGN = "resign"
+    """Delete the value, which this session created."""
+    CLEAR = "clear"
+    """Delete the value that an earlier session of this broker left, then look again."""
+
+
+class Candidacy(NamedTuple):
+    """This broker's part in the election."""
+
+    broker_id: str
+    is_leader: bool
+    """Whether this session created the value."""
+    may_stand: bool
+
+
+def encoded_leader(broker_id: str, service_url: str) -> bytes:
+    return msgspec.json.encode({"brokerId": broker_id, "serviceUrl": service_url})
+
+
+def leader_of(value: bytes | None) -> str | None:
+    """Return the leader's id; "" for a value that cannot be read, which still is a leader; None without a value.
+
+    Brokers before Pulsar 3.0 store only `serviceUrl`.
+    """
+    if value is None:
+        return None
+    try:
+        data = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    if not isinstance(data, dict):
+        return ""
+    broker_id, url = data.get("brokerId"), data.get("serviceUrl")
+    if isinstance(broker_id, str) and broker_id:
+        return broker_id
+    return url.rpartition("//")[2] if isinstance(url, str) else ""
+
+
+def election_step(leader_id: str | None, own: Candidacy) -> ElectionStep:
+    """Return the next step, given the id in the present value, None without a value."""
+    if leader_id is None:
+        return ElectionStep.STAND if own.may_stand else ElectionStep.NOTHING
+    if leader_id != own.broker_id:
+        return ElectionStep.NOTHING
+    if not own.is_leader:
+        return ElectionStep.CLEAR
+    return ElectionStep.NOTHING if own.may_stand else ElectionStep.RESIGN
