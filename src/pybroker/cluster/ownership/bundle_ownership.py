@@ -135,7 +135,8 @@ class BundleOwnership:
         """Follow the documents, and acquire the namespace of this broker's health checks. Raises StoreError."""
         self._store.listen(self._session_changed)
         self._store.watch(OWNERS, self._document_changed, self._documents_missed)
-        await self._acquire_heartbeat()
+        if not await self.acquire(self._heartbeat):
+            self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
 
     async def close(self) -> None:
         """End all tasks. The documents disappear with the session; release first what other brokers should have at once."""
@@ -354,11 +355,15 @@ class BundleOwnership:
             for bundle in bundles:
                 group.create_task(self.release(bundle))
 
-    async def _acquire_heartbeat(self) -> None:
-        try:
-            await self.acquire(self._heartbeat)
-        except MetadataError as error:
-            logs.warning("bundle.heartbeat_not_acquired", error=str(error))
+    async def _acquire_heartbeat(self, session: int) -> None:
+        """Repeat until the bundle is acquired: an earlier session of this broker may still have it."""
+        while session == self.held.session:
+            try:
+                if await self.acquire(self._heartbeat):
+                    return
+            except (MetadataError, StoreError) as error:
+                logs.warning("bundle.heartbeat_not_acquired", error=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     # --- split -------------------------------------------------------------------------------------------------------
 
@@ -466,7 +471,7 @@ class BundleOwnership:
                 self._fenced.clear()
                 self._tasks.start(self._session_lost(lost), "session lost")
             case SessionEvent.RENEWED:
-                self._tasks.start(self._acquire_heartbeat_again(), "heartbeat")
+                self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
 
     async def _session_lost(self, lost: Collection[NamespaceBundle]) -> None:
         if lost:
@@ -482,12 +487,6 @@ class BundleOwnership:
             if not self._fencing:
                 self._fenced.set()
         await self._topics.close(lost)
-
-    async def _acquire_heartbeat_again(self) -> None:
-        try:
-            await self._acquire_heartbeat()
-        except StoreError as error:
-            logs.warning("bundle.heartbeat_not_acquired", error=str(error))
 
 
 def _mark_of(value: bytes) -> str | None:
