@@ -61,7 +61,7 @@ class ModelTopics:
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
         await self.fence(bundles)
-        while any(bundle.contains(topic) for topic in self.loading for bundle in bundles):
+        while any(bundle.contains(topic) for topic in self.loading for bundle in bundles):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await self.fence(bundles)
         await self._model.pause(self._broker)
