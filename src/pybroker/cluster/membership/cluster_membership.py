@@ -104,6 +104,8 @@ class ClusterMembership:
         self._report = LoadReport()  # as registered
         self._report_revision: object = None
         self._written_ms = 0.0
+        self.moved_total = 0
+        """Bundles that this broker has moved as the leader, according to load."""
         self.conflict = ""
         """Why this broker is not registered. Empty if it is, or has left."""
 
@@ -169,6 +171,10 @@ class ClusterMembership:
         return self.assignment.best(
             bundle, self._placement.placement(), choice_settings(self._config), without=source_id
         )
+
+    def assign(self, bundle: str, broker_id: str) -> None:
+        """Record that `bundle` is about to move to a registered broker: lookups of this leader are sent there."""
+        self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
     def candidates(self) -> list[Candidate]:
         return [
