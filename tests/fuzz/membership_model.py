@@ -126,8 +126,8 @@ class World:
     async def choose(self) -> None:
         """Lookups at the leader: a decision is repeated while its broker is registered and the bundle unowned."""
         leading = next((each for each in self.members.values() if each.membership.is_leader()), None)
-        if leading is None:
-            return
+        if leading is None or not leading.membership.brokers():
+            return  # the registration of the only broker was just deleted
         for bundle in BUNDLES:
             chosen = await leading.membership.choose_broker(bundle)
             assert chosen.broker_id in leading.membership.brokers(), f"{chosen.broker_id} is not registered"
@@ -143,7 +143,7 @@ class World:
     async def choose_many(self) -> None:
         """Fresh bundles at the same time are divided among the brokers with equal loads."""
         leading = next((each for each in self.members.values() if each.membership.is_leader()), None)
-        if leading is None:
+        if leading is None or not leading.membership.brokers():
             return
         namespace = f"public/fresh-{self.random.randrange(10**9)}"
         found = [(await leading.membership.choose_broker(f"{namespace}/{number}")).broker_id for number in range(12)]

@@ -19,7 +19,7 @@ from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.registration import Unusable
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
-WALKS_OF_A_PLANT = 40
+WALKS_OF_A_PLANT = 300
 STEPS_OF_A_WALK = 14
 
 

@@ -159,10 +159,12 @@ class ClusterMembership:
         chosen = self.assignment.choose(
             bundle, self._placement.placement(), choice_settings(self._config), self._runtime.clock.monotonic_ms()
         )
+        if chosen is None and not registrations:
+            raise ServiceNotReady(f"no broker is registered that may serve bundle {bundle}; this broker registers again")
         if chosen is None:
             raise ServiceNotReady(
                 f"no registered broker may serve bundle {bundle}: the isolation policies of cluster"
-                f" {self._config.cluster_name} exclude all of {', '.join(sorted(registrations)) or 'none'}"
+                f" {self._config.cluster_name} exclude all of {', '.join(sorted(registrations))}"
             )
         return registrations[chosen].broker
 
