@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from pybroker.cluster.broker_registry import RegisteredBroker
@@ -26,7 +27,14 @@ from pybroker.cluster.membership.joining_rules import (
     java_broker_of,
     load_manager_refusal,
 )
-from pybroker.cluster.membership.leader_rules import LEADER, Candidacy, ElectionStep, election_step, encoded_leader
+from pybroker.cluster.membership.leader_rules import (
+    LEADER,
+    Candidacy,
+    ElectionStep,
+    election_step,
+    encoded_leader,
+    leader_of,
+)
 from pybroker.cluster.membership.registered_brokers import (
     OWNERSHIP,
     LeaderValue,
@@ -412,9 +420,7 @@ class ClusterMembership:
         elif step is ElectionStep.RESIGN:
             await self._resign()
         elif step is ElectionStep.CLEAR:
-            found = await self._store.get(LEADER)
-            if found is not None:
-                await self._store.delete(LEADER, found.version)
+            await self._delete_own_leader_value()
             await self._leader.read_again()
 
     async def _stand(self) -> None:
@@ -432,13 +438,18 @@ class ClusterMembership:
         addresses = self._own.addresses
         return encoded_leader(self._own.broker_id, addresses.http_url or addresses.http_url_tls)
 
+    async def _delete_own_leader_value(self) -> None:
+        """The value may be another broker's by now: the cache is older."""
+        found = await self._store.get(LEADER)
+        if found is not None and leader_of(found.value) == self._own.broker_id:
+            with suppress(BadVersionError):
+                await self._store.delete(LEADER, found.version)
+
     async def _resign(self) -> None:
         if not self._holds_leadership:
             return
         self._holds_leadership = False
-        found = await self._store.get(LEADER)
-        if found is not None and found.value == self._leader_value():
-            await self._store.delete(LEADER, found.version)
+        await self._delete_own_leader_value()
         logs.info("cluster_leader.resigned", broker=self._own.broker_id)
         await self._leader.read_again()
 
