@@ -35,6 +35,7 @@ from pybroker.cluster.membership.leader_rules import (
     encoded_leader,
     leader_of,
 )
+from pybroker.cluster.membership.membership_report import MembershipReport
 from pybroker.cluster.membership.registered_brokers import (
     OWNERSHIP,
     LeaderValue,
@@ -155,6 +156,20 @@ class ClusterMembership:
     def load_manager_problem(self) -> str | None:
         """Return why brokers of this cluster cannot work together: one of them has another load manager."""
         return load_manager_refusal(self.brokers().values())
+
+    def report(self) -> MembershipReport:
+        return MembershipReport(
+            self._own.broker_id,
+            self.is_registered,
+            self.is_leader(),
+            self.leader_id,
+            len(self.registrations),
+            self.conflict,
+            self.load_manager_problem() or "",
+            self.unusable,
+            self.assignment.open_count,
+            self.moved_total,
+        )
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
         tenant, _, local_name = namespace_of(bundle).partition("/")

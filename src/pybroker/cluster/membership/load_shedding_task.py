@@ -66,15 +66,14 @@ class LoadSheddingTask:
         if source is None or destination is None:
             return
         self._membership.assign(move.bundle, move.destination_id)
-        fields = {"bundle": move.bundle, "source": move.source_id, "destination": move.destination_id}
         try:
             async with asyncio.timeout(UNLOAD_DEADLINE_S):
                 await self._unloader.unload(move.bundle, source, destination)
         except (AdminError, BrokerError, StoreError, TimeoutError) as error:
-            logs.warning("bundle.shedding_failed", **fields, reason=str(error) or "timed out")
+            logs.warning("bundle.shedding_failed", **move._asdict(), reason=str(error) or "timed out")
         else:
             self._membership.moved_total += 1
-            logs.info("bundle.shed", **fields)
+            logs.info("bundle.shed", **move._asdict())
 
 
 def is_movable(bundle: str, config: BrokerConfig) -> bool:
