@@ -48,6 +48,7 @@ _LIST = (
     Command("delete", "cursor_moves", "delete a subscription or a topic"),
     Command("policies", "policies", "show, set or remove policies of a topic or a namespace"),
     Command("transactions", "transactions", "list, show or abort open transactions"),
+    Command("brokers", "cluster.brokers", "list the brokers of a cluster, show the leader, check or stop a broker"),
     Command("api", "api", "call any path of the REST interface"),
     Command("diagnose", "diagnose", "collect the state of a broker in one archive, for a report of a problem"),
     Command("topics", "topics", "list the topics of a namespace or tenant"),

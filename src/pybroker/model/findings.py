@@ -70,6 +70,21 @@ class Code(Enum):
             "itself; loaded topics continue meanwhile."
         ),
     )
+    BROKER_NOT_REGISTERED = (
+        "broker-not-registered",
+        "This broker is not registered in its cluster, so no bundle is assigned to it.",
+        "Remove the cause that the sentence above names. The broker tries to register each second.",
+    )
+    LOAD_MANAGER_CONFLICT = (
+        "load-manager-conflict",
+        "A broker of the cluster uses another load manager, so Java brokers may send all clients to the newest broker.",
+        "Give all brokers of the cluster the same loadManagerClassName, and restart those with another one.",
+    )
+    REGISTRATION_UNUSABLE = (
+        "registration-unusable",
+        "The registration of a broker in the metadata store cannot be used. Java brokers may fail every lookup because of it.",
+        "Restart the named broker, or delete its value in the metadata store if no such broker runs.",
+    )
     METADATA_CONFLICT = (
         "metadata-conflict",
         "Another process has changed the topic's metadata. The broker closes the topic, because a topic may have only one owner.",

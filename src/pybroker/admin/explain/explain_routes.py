@@ -22,6 +22,7 @@ from pybroker.admin.explain.topic_to_explain import topic_to_explain
 from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, consumer_json, key_json, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
+from pybroker.broker.explain.membership import explain_membership
 from pybroker.broker.explain.producers import explain_producer, producer_subject
 from pybroker.broker.explain.subscriptions import (
     consumer_subject,
@@ -145,6 +146,7 @@ async def explain_topic(call: Call) -> Response:
     if producer is not None:
         return await _of_producer(call, topic, producer)
     of_topic = explain_topic_state(topic, await _quota(topic))
+    of_topic += _of_membership(call)
     of_topic = ordered(of_topic + await call.look(throttled_by_other_topics(topic)))
     names = sorted(topic.subscriptions)
     listed = await call.look(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]))
@@ -158,6 +160,11 @@ async def explain_topic(call: Call) -> Response:
         "moreSubscriptions": max(0, len(names) - MAX_SUBSCRIPTIONS),
     }
     return json_with_nulls(document | {"headline": headline(document, of_topic)})
+
+
+def _of_membership(call: Call) -> list[Finding]:
+    membership = call.broker.membership
+    return explain_membership(None if membership is None else membership.report())
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:

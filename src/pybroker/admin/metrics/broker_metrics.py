@@ -149,6 +149,7 @@ class BrokerLines:
             yield from self._samples.histogram_samples(name, buckets, **labels)
         yield from self._samples.counter("pulsar_metadata_store_put_bytes", latencies.put_bytes, name=METADATA_STORE)
         yield from self._metadata_session()
+        yield from self._membership()
 
     def _metadata_session(self) -> Iterator[str]:
         """Yield metrics of the session with a shared store; none without one."""
@@ -161,6 +162,18 @@ class BrokerLines:
         yield from samples.counter("pybroker_metadata_outcomes_read_back", session.outcomes_read_back)
         refresher = self._broker.cache_refresher
         yield from samples.gauge("pybroker_metadata_cache_pending", 0 if refresher is None else refresher.pending)
+
+    def _membership(self) -> Iterator[str]:
+        """Yield metrics of the membership in a cluster; none for a broker that is alone."""
+        if self._broker.membership is None:
+            return
+        report, samples = self._broker.membership.report(), self._samples
+        yield from samples.gauge("pybroker_cluster_brokers", report.broker_count)
+        yield from samples.gauge("pybroker_cluster_unusable_registrations", len(report.unusable))
+        yield from samples.gauge("pybroker_cluster_registered", int(report.is_registered))
+        yield from samples.gauge("pybroker_cluster_leader", int(report.is_leader))
+        yield from samples.gauge("pybroker_cluster_unacquired_bundles", report.open_decisions)
+        yield from samples.counter("pybroker_cluster_moved_bundles", report.moved_total)
 
     def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
         host = figures.broker_host(self._broker)

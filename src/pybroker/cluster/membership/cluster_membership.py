@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from pybroker.cluster.broker_registry import RegisteredBroker
@@ -26,7 +27,15 @@ from pybroker.cluster.membership.joining_rules import (
     java_broker_of,
     load_manager_refusal,
 )
-from pybroker.cluster.membership.leader_rules import LEADER, Candidacy, ElectionStep, election_step, encoded_leader
+from pybroker.cluster.membership.leader_rules import (
+    LEADER,
+    Candidacy,
+    ElectionStep,
+    election_step,
+    encoded_leader,
+    leader_of,
+)
+from pybroker.cluster.membership.membership_report import MembershipReport
 from pybroker.cluster.membership.registered_brokers import (
     OWNERSHIP,
     LeaderValue,
@@ -104,6 +113,8 @@ class ClusterMembership:
         self._report = LoadReport()  # as registered
         self._report_revision: object = None
         self._written_ms = 0.0
+        self.moved_total = 0
+        """Bundles that this broker has moved as the leader, according to load."""
         self.conflict = ""
         """Why this broker is not registered. Empty if it is, or has left."""
 
@@ -146,6 +157,20 @@ class ClusterMembership:
         """Return why brokers of this cluster cannot work together: one of them has another load manager."""
         return load_manager_refusal(self.brokers().values())
 
+    def report(self) -> MembershipReport:
+        return MembershipReport(
+            self._own.broker_id,
+            self.is_registered,
+            self.is_leader(),
+            self.leader_id,
+            len(self.registrations),
+            self.conflict,
+            self.load_manager_problem() or "",
+            self.unusable,
+            self.assignment.open_count,
+            self.moved_total,
+        )
+
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
         tenant, _, local_name = namespace_of(bundle).partition("/")
         namespace = NamespaceName(tenant, local_name)
@@ -157,10 +182,12 @@ class ClusterMembership:
         chosen = self.assignment.choose(
             bundle, self._placement.placement(), choice_settings(self._config), self._runtime.clock.monotonic_ms()
         )
+        if chosen is None and not registrations:
+            raise ServiceNotReady(f"no broker is registered that may serve bundle {bundle}; this broker registers again")
         if chosen is None:
             raise ServiceNotReady(
                 f"no registered broker may serve bundle {bundle}: the isolation policies of cluster"
-                f" {self._config.cluster_name} exclude all of {', '.join(sorted(registrations)) or 'none'}"
+                f" {self._config.cluster_name} exclude all of {', '.join(sorted(registrations))}"
             )
         return registrations[chosen].broker
 
@@ -169,6 +196,10 @@ class ClusterMembership:
         return self.assignment.best(
             bundle, self._placement.placement(), choice_settings(self._config), without=source_id
         )
+
+    def assign(self, bundle: str, broker_id: str) -> None:
+        """Record that `bundle` is about to move to a registered broker: lookups of this leader are sent there."""
+        self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
     def candidates(self) -> list[Candidate]:
         return [
@@ -404,9 +435,7 @@ class ClusterMembership:
         elif step is ElectionStep.RESIGN:
             await self._resign()
         elif step is ElectionStep.CLEAR:
-            found = await self._store.get(LEADER)
-            if found is not None:
-                await self._store.delete(LEADER, found.version)
+            await self._delete_own_leader_value()
             await self._leader.read_again()
 
     async def _stand(self) -> None:
@@ -424,13 +453,18 @@ class ClusterMembership:
         addresses = self._own.addresses
         return encoded_leader(self._own.broker_id, addresses.http_url or addresses.http_url_tls)
 
+    async def _delete_own_leader_value(self) -> None:
+        """The value may be another broker's by now: the cache is older."""
+        found = await self._store.get(LEADER)
+        if found is not None and leader_of(found.value) == self._own.broker_id:
+            with suppress(BadVersionError):
+                await self._store.delete(LEADER, found.version)
+
     async def _resign(self) -> None:
         if not self._holds_leadership:
             return
         self._holds_leadership = False
-        found = await self._store.get(LEADER)
-        if found is not None and found.value == self._leader_value():
-            await self._store.delete(LEADER, found.version)
+        await self._delete_own_leader_value()
         logs.info("cluster_leader.resigned", broker=self._own.broker_id)
         await self._leader.read_again()
 

@@ -1,1 +1,1 @@
-"""Commands about what the brokers of a cluster share. They call no broker."""
+"""Commands about what the brokers of a cluster share. `metadata` calls no broker."""

@@ -1,0 +1,47 @@
+"""Findings about the membership of this broker in its cluster, which concern all of its topics."""
+
+from __future__ import annotations
+
+from pybroker.cluster.membership.membership_report import MembershipReport
+from pybroker.model.findings import Code, Finding
+
+MAX_NAMED = 5
+"""Unusable registrations that the evidence names."""
+
+
+def explain_membership(report: MembershipReport | None) -> list[Finding]:
+    """Return what is wrong; `report` is None for a broker that is alone."""
+    if report is None:
+        return []
+    findings = []
+    if report.conflict:
+        findings.append(
+            Finding(
+                Code.BROKER_NOT_REGISTERED,
+                f"Broker {report.broker_id} is not registered in its cluster: {report.conflict}.",
+                evidence={"broker": report.broker_id, "reason": report.conflict},
+            )
+        )
+    if report.load_manager_problem:
+        findings.append(
+            Finding(
+                Code.LOAD_MANAGER_CONFLICT,
+                f"Lookups of this cluster may lead to the wrong broker: {report.load_manager_problem}.",
+                waits=False,
+                evidence={"leader": report.leader_id or "", "reason": report.load_manager_problem},
+            )
+        )
+    if report.unusable:
+        broker_id, reason = next(iter(sorted(report.unusable.items())))
+        findings.append(
+            Finding(
+                Code.REGISTRATION_UNUSABLE,
+                f"The registration of broker {broker_id} in the metadata store cannot be used: {reason}.",
+                waits=False,
+                evidence={
+                    "brokers": dict(sorted(report.unusable.items())[:MAX_NAMED]),
+                    "moreBrokers": max(0, len(report.unusable) - MAX_NAMED),
+                },
+            )
+        )
+    return findings

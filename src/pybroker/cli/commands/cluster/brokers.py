@@ -1,0 +1,75 @@
+"""`pybroker brokers`: List the brokers of a cluster, show the leader, check a broker, or stop one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import quote
+
+from pybroker.cli.admin_rest import AdminRest
+from pybroker.cli.confirming import add_yes_option, require_confirmed
+from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.output import add_json_option, output_of, write_done
+from pybroker.cli.parsing import described
+from pybroker.cli.which_broker import add_broker_options, broker_of
+
+EXAMPLES = """
+pybroker brokers list
+pybroker brokers leader-broker
+pybroker brokers health --broker broker2.example:8080
+pybroker brokers shutdown --yes
+"""
+BASE = "/admin/v2/brokers"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="list the registered brokers")
+    leader = commands.add_parser("leader-broker", help="show the elected leader, which assigns bundles to brokers")
+    health = commands.add_parser("health", help="publish and receive a message at a broker")
+    health.add_argument("--broker", metavar="HOST:PORT", help="id of a broker (default: the one that is called)")
+    shutdown = commands.add_parser("shutdown", help="stop the broker that is called, as on SIGTERM")
+    for each, run in ((listing, _list), (leader, _leader), (health, _health), (shutdown, _shutdown)):
+        if each is shutdown:
+            add_yes_option(each)
+        add_json_option(each)
+        add_broker_options(each)
+        each.set_defaults(run=run)
+
+
+def _list(options: argparse.Namespace) -> int:
+    output = output_of(options)
+    with AdminRest(broker_of(options)) as rest:
+        found: list[str] = rest.get(BASE)
+    if output.is_json:
+        output.document(found)
+    else:
+        for broker_id in found:
+            output.line(broker_id)
+    return EXIT_OK
+
+
+def _leader(options: argparse.Namespace) -> int:
+    output = output_of(options)
+    with AdminRest(broker_of(options)) as rest:
+        found: dict[str, Any] = rest.get(f"{BASE}/leaderBroker")
+    if output.is_json:
+        output.document(found)
+    else:
+        output.line(f"{found.get('brokerId')}  {found.get('serviceUrl')}")
+    return EXIT_OK
+
+
+def _health(options: argparse.Namespace) -> int:
+    query = f"?brokerId={quote(options.broker, safe='')}" if options.broker else ""
+    with AdminRest(broker_of(options)) as rest:
+        answer = rest.call("GET", f"{BASE}/health{query}")
+    return write_done(options, answer.body.decode(errors="replace"))
+
+
+def _shutdown(options: argparse.Namespace) -> int:
+    require_confirmed(options, "The broker stops, and its clients connect to other brokers of the cluster.")
+    with AdminRest(broker_of(options)) as rest:
+        rest.change("POST", f"{BASE}/shutdown")
+    return write_done(options, "The broker stops.")

@@ -1,0 +1,26 @@
+"""The membership of a broker as it is shown: by explanations, metrics and the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class MembershipReport(NamedTuple):
+    """The state at one moment."""
+
+    broker_id: str
+    is_registered: bool
+    is_leader: bool
+    leader_id: str | None
+    broker_count: int
+    conflict: str
+    """Why this broker is not registered; empty if it is."""
+    load_manager_problem: str
+    """Which broker has another load manager; empty without one."""
+    unusable: Mapping[str, str]
+    """Registrations that lookups cannot use, with the reasons."""
+    open_decisions: int
+    """Bundles that this broker assigned and no broker has acquired yet."""
+    moved_total: int
+    """Bundles that this broker moved as the leader, according to load."""
