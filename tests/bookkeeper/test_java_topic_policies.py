@@ -9,7 +9,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -86,7 +85,9 @@ def test_topic_policies_written_by_each_broker_are_in_force_at_the_other(brokers
         java.require(f"{OTHER}/maxConsumers", None)
         java.call("POST", f"{TOPIC}/maxProducers", 2)
         java.call("POST", f"{TOPIC}/compactionThreshold", 1_000_000)
-        java.call("POST", f"{TOPIC}/replicatorDispatchRate", {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 1})
+        java.call(
+            "POST", f"{TOPIC}/replicatorDispatchRate", {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 1}
+        )
         java.call("DELETE", f"{TOPIC}/messageTTL")
         java.call("POST", f"{TOPIC}/maxSubscriptionsPerTopic?isGlobal=true", 9)
         java.require(f"{TOPIC}/maxProducers", 2)
