@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pybroker.client.access import access_by_parameters
+from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError
 from pybroker.client.rest import Refused, RestClient, reason_of
+from pybroker.cluster.broker_client_access import broker_client_access
 from pybroker.errors import AdminError, ServiceNotReady
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.presence import Presence
     from pybroker.config import BrokerConfig
 
 CALLS_AT_ONCE = 16
@@ -23,8 +26,9 @@ PATIENCE_S = 5.0
 class OtherBrokers:
     """Owned by the broker service of a cluster."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, presence: Presence) -> None:
         self._config = config
+        self._presence = presence
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def call(self, base_url: str, method: str, path: str, body: object = None) -> Any:
@@ -36,20 +40,14 @@ class OtherBrokers:
             return await asyncio.to_thread(self._call, base_url, method, path, body)
 
     def _call(self, base_url: str, method: str, path: str, body: object) -> Any:
-        config = self._config
-        access = access_by_parameters(
-            "",
-            base_url,
-            config.broker_client_authentication_parameters,
-            None,
-        )
         client: RestClient | None = None
         try:
-            client = RestClient(access, PATIENCE_S)
+            own = broker_client_access(self._config, self._presence.addresses.resolve(None))
+            client = RestClient(replace(own, admin_url=base_url), PATIENCE_S)
             return client.json(method, path, body, may_repeat=method != "POST")
         except Refused as error:
             raise AdminError(error.status, error.reason or str(error)) from error
-        except (ClientError, ValueError, OSError, http.client.HTTPException) as error:
+        except (ClientError, AccessRefused, OSError, http.client.HTTPException) as error:
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             raise ServiceNotReady(f"broker {base_url} did not answer: {reason}; try again") from error
         finally:
