@@ -96,7 +96,7 @@ async def _build(
         service.keep_topic_policies_in_system_topics()
     service.cache_refresher = refresher
     if stores.metadata.is_shared and stores.records is not None:
-        service.broker_context.ownership = NotJoined()  # the ledgers are shared too
+        service.broker_context.ownership = service.transactions.ownership = NotJoined()  # the ledgers are shared too
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
     refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)
     refresher.keep(service.broker_context.resource_groups, metadata_paths.RESOURCE_GROUPS)

@@ -144,8 +144,9 @@ def test_java_broker_and_pybroker_are_members_of_one_cluster(zookeeper: str, tmp
         publish_and_receive(client, "persistent://public/default/after")
         assert leader_at(java.http_url) == id_of(java.http_url)
         extensible = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
-        with pytest.raises(RuntimeError, match="cannot join cluster c1: loadManagerClassName is"), pybroker(
-            tmp_path, "other", zookeeper, loadManagerClassName=extensible
+        with (
+            pytest.raises(RuntimeError, match="cannot join cluster c1: loadManagerClassName is"),
+            pybroker(tmp_path, "other", zookeeper, loadManagerClassName=extensible),
         ):
             pass
         assert brokers_at(java.http_url) == [id_of(java.http_url)]

@@ -36,6 +36,7 @@ from pybroker.broker.lifecycle.topic_manager import Topics
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
 from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
+from pybroker.broker.lifecycle.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
 from pybroker.broker.lookups import LookupAnswer, cluster_lookup
@@ -68,6 +69,7 @@ from pybroker.transactions.coordinators import ASSIGN, Coordinators
 if TYPE_CHECKING:
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.client.pulsar_client import PulsarClient
     from pybroker.cluster.broker_registry import BrokerRegistry
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.config import BrokerConfig
@@ -157,6 +159,7 @@ class BrokerService:
         LiveSettings(self.dynamic, broker_context, policy_changes)
         self._health = HealthCheck(runtime, metadata_store, presence, topics)
         self._metadata_requests = 0
+        self._cluster_client: PulsarClient | None = None
 
         self.participants = TransactionParticipants(runtime, topics, partitioned)
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
@@ -167,13 +170,9 @@ class BrokerService:
         """Read and write topic policies in `__change_events`, as Java brokers do. Before the first topic is loaded."""
         # Imported here: a broker with local ledgers does without the client.
         from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies  # noqa: PLC0415
-        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415
-
-        def new_client() -> PulsarClient:
-            return PulsarClient(broker_client_access(self.runtime.config, self.presence.addresses.resolve(None)))
 
         changes = self._policy_changes
-        policies = SystemTopicPolicies(self.broker_context, self.loaded, changes.topic_read_again, new_client)
+        policies = SystemTopicPolicies(self.broker_context, self.loaded, changes.topic_read_again, self.cluster_client)
         changes.system_topic_policies = policies
         self.resources.keep_topic_policies_in(policies)
 
@@ -253,17 +252,32 @@ class BrokerService:
             return self.membership.conflict
         return self.ledgers.store.refusal()
 
+    def cluster_client(self) -> PulsarClient:
+        """Return the broker's own client of its cluster. Raises AccessRefused."""
+        if self._cluster_client is None:
+            from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a broker alone does without it)
+
+            access = broker_client_access(self.runtime.config, self.presence.addresses.resolve(None))
+            self._cluster_client = PulsarClient(access)
+        return self._cluster_client
+
     # --- cluster -----------------------------------------------------------------------------------------------------
 
     async def join(self, registry: BrokerRegistry) -> None:
         """Share the topics with the other brokers of `registry`. Called once, with known addresses. Raises StoreError."""
-        closing = BundleClosing(self.topics, self._closing)
+        from pybroker.broker.lifecycle.remote_participants import OwnersParticipants  # noqa: PLC0415  (only in a cluster)
+
+        closing = BundleClosing(self.topics, self._closing, self.transactions, self.broker_context.tasks)
         self.other_brokers = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
         self.broker_context.elsewhere = OwnersTopics(ownership, self.other_brokers)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
+        self.transactions.ownership = ownership
+        self.participants.elsewhere = OwnersParticipants(ownership, self.cluster_client)
         await ownership.start()
+        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, self.other_brokers)
+        self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -287,6 +301,8 @@ class BrokerService:
         if self.ownership is not None:
             await self.ownership.release_all()
             await self.ownership.close()
+        if self._cluster_client is not None:
+            await self._cluster_client.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile

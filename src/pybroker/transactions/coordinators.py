@@ -6,14 +6,17 @@ are `DEFAULT_COORDINATORS`. The topic itself does not exist.
 
 A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so that transactions
 of an earlier run are ended. Each has its own log, so a slow or damaged one stops no other.
+
+In a cluster, the broker that owns the partition of a coordinator runs it, as in Pulsar. It starts the coordinators with a log when
+it acquires their bundle, and closes them with the bundle. A log has one writer: opening it fences the one of the former owner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
+from pybroker.errors import AdminError, BrokerError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
@@ -40,8 +43,23 @@ MAX_COORDINATORS = 1024
 NOT_ENABLED = "Transactions are not enabled."
 
 
+class CoordinatorOwnership(Protocol):
+    """Which coordinators this broker of a cluster runs."""
+
+    def require_served(self, topic: TopicName) -> None:
+        """Raises ServiceNotReady unless this broker owns the bundle of `topic`."""
+
+
+def partition_of(coordinator_id: int) -> TopicName:
+    """Return the topic whose owner runs the coordinator."""
+    return ASSIGN.partition(coordinator_id)
+
+
 class Coordinators:
     """Owned by the broker service."""
+
+    ownership: CoordinatorOwnership | None = None
+    """None: this broker runs all coordinators."""
 
     def __init__(
         self,
@@ -84,8 +102,22 @@ class Coordinators:
         """Return a started coordinator. Raises TransactionCoordinatorNotFound."""
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
+            if coordinator_id < self.count:
+                self._require_served(coordinator_id)
             raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
         return found
+
+    def runs(self, coordinator_id: int) -> bool:
+        """Return whether this broker is the one that runs the coordinator, started or not."""
+        try:
+            self._require_served(coordinator_id)
+        except BrokerError:
+            return False
+        return True
+
+    def _require_served(self, coordinator_id: int) -> None:
+        if self.ownership is not None:
+            self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
         """Return a started coordinator when it is ready. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
@@ -126,6 +158,7 @@ class Coordinators:
     def _begin(self, coordinator_id: int) -> Coordinator:
         if self._is_closed:
             raise ServiceNotReady("the broker is stopping, try again")
+        self._require_served(coordinator_id)
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
             name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{TRANSACTION_LOG}{coordinator_id}")
@@ -177,13 +210,24 @@ class Coordinators:
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Start the coordinators that have a log, in the background. Raises StoreError."""
+        """Start those coordinators of this broker that have a log, in the background. Raises StoreError."""
+        for coordinator_id in await self.with_log():
+            if self.runs(coordinator_id):
+                self._begin(coordinator_id)
+
+    async def with_log(self) -> list[int]:
+        """Return the coordinators of the cluster that have a log. Raises StoreError."""
         if not self.is_enabled:
-            return
-        for segment in await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
-            number = segment.removeprefix(TRANSACTION_LOG)
-            if number != segment and number.isdecimal():
-                self._begin(int(number))
+            return []
+        children = await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT))
+        numbers = [each.removeprefix(TRANSACTION_LOG) for each in children if each.startswith(TRANSACTION_LOG)]
+        return [int(number) for number in numbers if number.isdecimal()]
+
+    async def stop(self, coordinator_id: int) -> None:
+        """Close a coordinator, because another broker will run it. Its clients look up the new owner."""
+        coordinator = self._context.coordinators.pop(coordinator_id, None)
+        if coordinator is not None:
+            await coordinator.close()
 
     async def close(self) -> None:
         """Accept no more commands. The next run of the broker continues the pending ends."""

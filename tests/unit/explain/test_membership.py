@@ -19,7 +19,9 @@ def test_explain_names_why_the_broker_is_not_registered() -> None:
 
 
 def test_explain_names_another_load_manager_and_unusable_registrations() -> None:
-    found = explain_membership(WELL._replace(load_manager_problem="broker b uses X", unusable={"j:1": "it is not JSON"}))
+    found = explain_membership(
+        WELL._replace(load_manager_problem="broker b uses X", unusable={"j:1": "it is not JSON"})
+    )
     assert [each.code for each in found] == [Code.LOAD_MANAGER_CONFLICT, Code.REGISTRATION_UNUSABLE]
     assert "j:1" in found[1].text
     assert not any(each.waits for each in found)

@@ -15,6 +15,8 @@ from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
 from pybroker.errors import AdminError
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import is_heartbeat_namespace
+from pybroker.transactions.coordinators import partition_of
+from pybroker.transactions.sinks import home_of
 
 if TYPE_CHECKING:
     from pybroker.cluster.advertised_addresses import LookupResult
@@ -38,6 +40,8 @@ async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> 
             if broker is None or broker.broker_id == ownership.registry.own_broker.broker_id:
                 return None
             return redirect(call, ownership, broker.addresses)
+        case ServedAt.COORDINATOR:
+            return await _to_coordinator(call, ownership)
         case ServedAt.ANY:
             return None
 
@@ -50,6 +54,26 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
         return None
     owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
     return _to(call, ownership, owner, name)
+
+
+async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | None:
+    coordinator_id = _coordinator_of(call)
+    if coordinator_id is None or not 0 <= coordinator_id < call.broker.transactions.count:
+        return None
+    partition = partition_of(coordinator_id)
+    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag(AUTHORITATIVE))
+    return _to(call, ownership, owner, partition)
+
+
+def _coordinator_of(call: Call) -> int | None:
+    """Return the coordinator of the path or query; None if the call is about all of this broker."""
+    parameters = call.scope["path_params"]
+    if "sink" in parameters:
+        return home_of(call.name("sink"))
+    for name in ("coordinator", "most"):
+        if name in parameters:
+            return call.integer(name)
+    return None if call.query("coordinatorId") is None else call.query_integer("coordinatorId", 0)
 
 
 async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquire: bool) -> Response | None:

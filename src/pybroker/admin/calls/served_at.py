@@ -24,6 +24,9 @@ _ANYWHERE_BEHIND_TOPIC = (
     "/terminate/partitions",
 )
 _ANYWHERE = ("/lookup/", "/admin/v3/console/")
+# Calls about one transaction coordinator, one of its transactions, or a sink whose transactions it has.
+_COORDINATOR_PARAMETERS = ("{coordinator}", "{most}", "{sink}")
+_TRANSACTIONS = "/admin/v3/transactions/"
 # Questions about a bundle that metadata answers.
 _BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
 
@@ -36,12 +39,16 @@ class ServedAt(Enum):
     BUNDLE_OWNER = "owner of the bundle"
     PRESENT_BUNDLE_OWNER = "owner of the bundle, if it has one"
     NAMED_BROKER = "broker of the path"
+    COORDINATOR = "broker that runs the transaction coordinator"
 
 
 def served_at(method: str, path: str) -> ServedAt:
     """Return the place for a route, given by its method and its pattern."""
     if path.startswith(_ANYWHERE):
         return ServedAt.ANY
+    if path.startswith(_TRANSACTIONS):
+        is_one = any(each in path for each in _COORDINATOR_PARAMETERS) or path.endswith("/coordinatorStats")
+        return ServedAt.COORDINATOR if is_one else ServedAt.ANY
     head, topic, behind = path.partition(_TOPIC_PARAMETERS)
     if topic:
         is_produce = head.startswith("/topics")

@@ -11,6 +11,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pybroker.cluster.bundles import Bundle, hash_position
+from pybroker.errors import ServiceNotReady, StoreError
+from pybroker.runtime import logs
+from pybroker.transactions.coordinators import ASSIGN, partition_of
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.topic_closing import TopicClosing
@@ -18,14 +21,30 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
     from pybroker.model.names import NamespaceName, TopicName
+    from pybroker.runtime.tasks import TaskOwner
+    from pybroker.transactions.coordinators import Coordinators
 
 
 class BundleClosing:
     """Owned by the broker service of a cluster."""
 
-    def __init__(self, topics: Topics, closing: TopicClosing) -> None:
+    def __init__(self, topics: Topics, closing: TopicClosing, coordinators: Coordinators, tasks: TaskOwner) -> None:
         self._topics = topics
         self._closing = closing
+        self._coordinators = coordinators
+        self._tasks = tasks
+
+    def acquired(self, bundle: NamespaceBundle) -> None:
+        """Start the transaction coordinators of a bundle of this broker that have transactions of an earlier owner."""
+        if bundle.namespace == ASSIGN.namespace:
+            self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
+
+    async def _recover_coordinators(self) -> None:
+        try:
+            await self._coordinators.recover()
+        except (StoreError, ServiceNotReady) as error:
+            # They start when a client connects, or with the next round of the unattended coordinators.
+            logs.warning("transaction_coordinators.not_recovered", error=str(error))
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
         """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
@@ -34,6 +53,9 @@ class BundleClosing:
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
         """Close all topics of the bundles, also those that are being loaded. The caller prevents further loads."""
         ranges = _Ranges(bundles)
+        for coordinator in self._coordinators.running():
+            if ranges.contain(partition_of(coordinator.id)):
+                await self._coordinators.stop(coordinator.id)
         while True:
             loaded = self._loaded(ranges)
             await self._closing.close_topics(loaded)

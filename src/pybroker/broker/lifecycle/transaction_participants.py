@@ -1,4 +1,4 @@
-"""Topics and subscriptions as participants of transactions.
+"""Topics and subscriptions as participants of transactions, at this broker and at others of the cluster.
 
 A participant that does not exist counts as notified, because a transaction must not wait forever. The caller retries
 all other failures.
@@ -6,7 +6,7 @@ all other failures.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.topic.topic import Topic
@@ -23,8 +23,23 @@ if TYPE_CHECKING:
     from pybroker.transactions.participant_notification import Participant
 
 
+class RemoteParticipants(Protocol):
+    """The participants that other brokers serve."""
+
+    def serves(self, topic: TopicName) -> bool:
+        """Return whether this broker serves `topic`."""
+
+    async def end(
+        self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
+    ) -> None:
+        """End the transaction at the owner of `topic`. Durable on return. Raises BrokerError: the caller must retry."""
+
+
 class TransactionParticipants:
     """Owned by the broker service."""
+
+    elsewhere: RemoteParticipants | None = None
+    """Participants at other brokers; None for a broker that serves all topics."""
 
     def __init__(self, runtime: Runtime, topics: Topics, partitioned: PartitionedTopics) -> None:
         self._runtime = runtime
@@ -35,11 +50,17 @@ class TransactionParticipants:
         """End the transaction at the participant. Durable on return. Raises BrokerError and StoreError: the caller must
         retry.
         """
-        try:
-            name = TopicName.parse(participant.topic)
-        except InvalidTopicName:
-            return
-        if not name.is_persistent or is_transaction_internal(name) or self._partitioned.get(name) is not None:
+        if self.elsewhere is not None:
+            name = _name_of(participant)
+            if name is not None and not self.elsewhere.serves(name):
+                await self.elsewhere.end(name, participant.subscription, txn, action, low_water_mark)
+                return
+        await self.end_here(participant, txn, action, low_water_mark)
+
+    async def end_here(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """Like `end`, for a participant of this broker. Raises ServiceNotReady for one of another broker."""
+        name = _name_of(participant)
+        if name is None or self._partitioned.get(name) is not None:
             return  # It cannot contain messages of a transaction.
         subscription_name = participant.subscription
 
@@ -59,3 +80,12 @@ class TransactionParticipants:
             await on_open_topic(self._runtime, find, act)
         except (TopicNotFound, SubscriptionNotFound):
             return
+
+
+def _name_of(participant: Participant) -> TopicName | None:
+    """Return the topic; None for a name that cannot have messages of a transaction."""
+    try:
+        name = TopicName.parse(participant.topic)
+    except InvalidTopicName:
+        return None
+    return name if name.is_persistent and not is_transaction_internal(name) else None

@@ -64,28 +64,26 @@ Notify = Callable[[TopicName, TopicPolicies | None], None]
 
 
 class SystemTopicPolicies(TopicPoliciesStore):
-    """Owned by the broker service. `notify` receives the changed policies of each topic; `new_client` is called once."""
+    """Owned by the broker service. `notify` receives the changed policies of each topic."""
 
     def __init__(
         self,
         broker_context: BrokerContext,
         loaded: LoadedTopics,
         notify: Notify,
-        new_client: Callable[[], PulsarClient],
+        client: Callable[[], PulsarClient],
     ) -> None:
         self._broker_context = broker_context
         self._loaded = loaded
         self._notify = notify
-        self._new_client = new_client
-        self._client: PulsarClient | None = None
+        self.client = client
+        """Returns the client. Raises AccessRefused."""
         self._namespaces: dict[NamespaceName, _Namespace] = {}  # the longest unused first
         self._changing: KeyedLock[TopicName] = KeyedLock()
 
     async def close(self) -> None:
         while self._namespaces:
             await self._namespaces.popitem()[1].close()
-        if self._client is not None:
-            await self._client.close()
 
     # --- the interface
 
@@ -176,13 +174,6 @@ class SystemTopicPolicies(TopicPoliciesStore):
         return self._broker_context.runtime.config.cluster_name
 
     @property
-    def client(self) -> PulsarClient:
-        """The client of this cluster. Raises AccessRefused."""
-        if self._client is None:
-            self._client = self._new_client()
-        return self._client
-
-    @property
     def broker_context(self) -> BrokerContext:
         return self._broker_context
 
@@ -247,7 +238,7 @@ class _Namespace:
 
     async def _read_all(self) -> None:
         """Read all events, and follow the topic until an error. Raises one of `_FAILURES`."""
-        async with await self._owner.client.reader(str(self.topic), read_compacted=True) as reader:
+        async with await self._owner.client().reader(str(self.topic), read_compacted=True) as reader:
             table = TopicPolicyTable()
             while await reader.has_more():
                 try:
@@ -329,7 +320,7 @@ class _Namespace:
                         int(schema.type), schema.data, dict(schema.properties), name=self.topic.local_name
                     )
                 )
-                self._producer = await open_producer(self._owner.client, self.topic, settings)
+                self._producer = await open_producer(self._owner.client(), self.topic, settings)
                 self._sequence_ids = itertools.count(self._producer.last_sequence_id + 1)
             producer = self._producer
             sequence_id = next(self._sequence_ids)

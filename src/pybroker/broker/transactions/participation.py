@@ -3,7 +3,7 @@ topics and subscriptions that its coordinator has registered.
 
 Others would never be committed or aborted: they would block readers, or never be delivered. So the coordinators know
 all open transactions of topics and limit them (`maxOpenTransactionsSizeInMB`). While a coordinator reads its log,
-everything is admitted.
+everything is admitted, and also if another broker of the cluster runs the coordinator, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class TakingPart:
     def refusal(self, txn: TxnId, role: str | None, topic: str, subscription: str | None = None) -> BrokerError | None:
         """Return why `role` may not use `txn` there, or None."""
         if not self._coordinators.is_enabled:
+            return None
+        if not self._coordinators.runs(txn.most):
             return None
         coordinator = self._coordinators.begun(txn.most)
         if coordinator is not None and not is_ready(coordinator):

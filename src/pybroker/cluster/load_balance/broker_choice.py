@@ -197,15 +197,11 @@ class BundleAssignment:
                 return
             self._end(bundle)
 
-    def best(
-        self, bundle: str, placement: Placement, settings: ChoiceSettings, *, without: str = ""
-    ) -> str | None:
+    def best(self, bundle: str, placement: Placement, settings: ChoiceSettings, *, without: str = "") -> str | None:
         """Return the broker that the rules prefer now, other than `without`; None if none may have the bundle."""
         namespace = namespace_of(bundle)
         hosts = permitted_hosts(namespace, [each.host for each in self._candidates.values()], placement.isolation)
-        permitted = [
-            each for each in self._candidates.values() if each.host in hosts and each.broker_id != without
-        ]
+        permitted = [each for each in self._candidates.values() if each.host in hosts and each.broker_id != without]
         if not permitted:
             return None
         views = self._views

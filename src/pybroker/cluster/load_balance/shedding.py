@@ -133,7 +133,10 @@ class LoadShedding:
             destination = destination_of(bundle, source.broker_id)
             if destination is None or destination not in expected or destination in self._touched_ms:
                 continue
-            if destination == source.broker_id or expected[destination] + carried >= expected[source.broker_id] - carried:
+            if (
+                destination == source.broker_id
+                or expected[destination] + carried >= expected[source.broker_id] - carried
+            ):
                 continue
             expected[source.broker_id] -= carried
             expected[destination] += carried

@@ -70,6 +70,9 @@ _SESSION_MARK_BITS = 64
 class BundleTopics(Protocol):
     """The topics of this broker, by bundle."""
 
+    def acquired(self, bundle: NamespaceBundle) -> None:
+        """This broker owns `bundle` from now on. Begin what must run without a client."""
+
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
         """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
 
@@ -293,6 +296,7 @@ class BundleOwnership:
         finally:
             self.held.gave_up(bundle, session)
         logs.info("bundle.acquired", bundle=str(bundle))
+        self._topics.acquired(bundle)
         return self.serves(bundle)
 
     async def _create_document(self, bundle: NamespaceBundle) -> int | None:

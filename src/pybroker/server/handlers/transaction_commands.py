@@ -252,4 +252,4 @@ async def _end_participant(
         if participant.subscription is None and await broker.directory.exists(name):
             raise NotAllowedError("Transaction buffer disable!")
         return
-    await broker.participants.end(participant, txn_id, action, request.txnid_least_bits_of_low_watermark)
+    await broker.participants.end_here(participant, txn_id, action, request.txnid_least_bits_of_low_watermark)

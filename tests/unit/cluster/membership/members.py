@@ -41,9 +41,7 @@ class FixedLoad:
         figures = {
             f"public/default/{name}": BundleFigures(rate, rate * 1000, topic_count=1) for name, rate in bundles.items()
         }
-        self.report = LoadReport(
-            cpu=ResourceUsage(cpu, 100), bundles=figures, measured_ms=self.report.measured_ms + 1
-        )
+        self.report = LoadReport(cpu=ResourceUsage(cpu, 100), bundles=figures, measured_ms=self.report.measured_ms + 1)
 
 
 class Member:
@@ -152,5 +150,3 @@ async def short_pauses() -> AsyncIterator[None]:
 
 def leaders(found: list[Member]) -> list[str]:
     return [member.id for member in found if member.membership.is_leader()]
-
-
