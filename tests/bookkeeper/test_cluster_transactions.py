@@ -84,7 +84,7 @@ async def move(client: PulsarClient, number: int) -> bool:
 
 
 async def moved_values(client: PulsarClient, expected: int) -> Counter[bytes]:
-    reader = await client.reader(OUTPUT)
+    reader = await client.consumer(OUTPUT, "checker")
     found: Counter[bytes] = Counter()
     async with asyncio.timeout(DEADLINE_S):
         while len(found) < expected:
@@ -99,6 +99,8 @@ async def moved_values(client: PulsarClient, expected: int) -> Counter[bytes]:
 async def move_all(brokers: list[BrokerProcess], kills: bool) -> Counter[bytes]:
     """Move all messages of the input, and meanwhile kill the broker of a coordinator."""
     async with connect(service_url(brokers), operation_timeout_s=20) as client:
+        # Without a subscription, the broker that takes the topic over would trim its first ledger.
+        await (await client.consumer(OUTPUT, "checker", from_earliest=True)).close()
         producer = await client.producer(INPUT)
         for number in range(MESSAGES):
             await producer.send(b"%d" % number)
