@@ -38,7 +38,7 @@ from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
-from pybroker.broker.lookups import LookupAnswer, cluster_lookup
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
