@@ -24,6 +24,7 @@ from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -38,7 +39,6 @@ from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
-from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
