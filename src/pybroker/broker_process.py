@@ -55,12 +55,14 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
+from pybroker.metadata.earlier_session import end_earlier_session, forget_session, keep_session
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import (
     SharedAddresses,
+    client_options,
     open_shared_metadata,
     shared_addresses,
     with_local_documents,
@@ -379,7 +381,13 @@ class Broker:
             stored_id = await asyncio.to_thread(
                 value_before_conversion, self._directory / "metadata.db", DIRECTORY_ID_PATH
             )
+        keeps_session = self._kind is LedgerStoreKind.BOOKKEEPER and self.is_stored_locally
+        if keeps_session:
+            await end_earlier_session(self._directory, addresses.metadata, client_options(self.config))
         store = await open_shared_metadata(self.config, addresses, self.runtime.random)
+        if keeps_session:
+            self._closers.append(lambda: forget_session(self._directory))
+            keep_session(store, self._directory)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
         self._instance = directory_id(stored_id, self.runtime)

@@ -117,6 +117,11 @@ class MetadataStore(ABC):
         """None for an embedded store."""
         return None
 
+    @property
+    def session_ticket(self) -> tuple[int, bytes] | None:
+        """Id and password of the session, with which a later process can end it; None for an embedded store."""
+        return None
+
     def listen(self, listener: SessionListener) -> None:  # noqa: B027  (an embedded store has no events)
         """Call `listener` for each event of the session."""
 

@@ -50,6 +50,10 @@ class RoutedMetadataStore(MetadataStore):
     def session_report(self) -> SessionReport | None:
         return self._rest.session_report
 
+    @property
+    def session_ticket(self) -> tuple[int, bytes] | None:
+        return self._rest.session_ticket
+
     def holds_session(self) -> bool:
         return self._rest.holds_session()
 
