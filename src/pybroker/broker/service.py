@@ -61,9 +61,9 @@ from pybroker.schema.schema_storage import SchemaStorage
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
-    from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.config import BrokerConfig
     from pybroker.metadata.broker_identity import BrokerIdentity
     from pybroker.metadata.cache_refresh import CacheRefresher

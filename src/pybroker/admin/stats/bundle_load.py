@@ -46,7 +46,9 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
     return str(find_bundle(topic.name, policies.bundles.boundaries))
 
 
-def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Generator[None, None, None]:
+def bundle_loads(
+    broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]
+) -> Generator[None, None, None]:
     """Fill `loads`, by `tenant/namespace/bundle`, one topic per step."""
     for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
