@@ -139,11 +139,7 @@ TABLE: tuple[Unserved, ...] = (
         },
         frozenset({"migrated"}),
     ),
-    Unserved(
-        "anti-affinity of namespaces",
-        {("POST", _NAMESPACE + "/antiAffinity"): _is_alone},
-        frozenset({"namespaceAntiAffinityGroup"}),
-    ),
+    Unserved("anti-affinity of namespaces", {("POST", _NAMESPACE + "/antiAffinity"): _is_alone}),
     Unserved(
         "affinity to bookies",
         {("POST", _NAMESPACE + "/persistence/bookieAffinity"): _given},
