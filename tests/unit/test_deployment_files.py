@@ -90,6 +90,22 @@ def test_compose_broker_has_read_only_root_and_time_to_stop() -> None:
     assert all(port.startswith("127.0.0.1:") for port in broker["ports"])
 
 
+def test_cluster_brokers_have_read_only_root_time_to_stop_and_their_own_addresses() -> None:
+    services = yaml.safe_load((DOCKER / "compose.cluster.yaml").read_text())["services"]
+    brokers = {name: services[name] for name in services if name.startswith("broker")}
+    assert len(brokers) == 3
+    for name, broker in brokers.items():
+        assert broker["read_only"] is True
+        assert int(broker["stop_grace_period"].removesuffix("s")) > shutdown_timeout_s()
+        assert all(port.startswith("127.0.0.1:") for port in broker["ports"])
+        assert broker["environment"][f"{PREFIX}advertisedAddress"] == name
+        (port,) = re.findall(r":(\d+):6650", " ".join(broker["ports"]))
+        listeners = broker["environment"][f"{PREFIX}advertisedListeners"]
+        assert listeners == f"external:pulsar://localhost:{port},internal:pulsar://{name}:6650"
+    volumes = [volume for service in services.values() for volume in service.get("volumes", ())]
+    assert len(volumes) == len(set(volumes)), "services share no data"
+
+
 def test_systemd_unit_leaves_time_to_stop() -> None:
     unit = (DOCKER / "systemd" / "pybroker.service").read_text()
     (timeout_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
@@ -165,7 +181,7 @@ def test_files_and_guide_name_the_image_of_this_version() -> None:
 
 
 def test_settings_in_deployment_files_are_known_keys() -> None:
-    files = [DOCKER / "Dockerfile", DOCKER / "compose.yaml", DOCKER / "kubernetes" / "broker.yaml"]
+    files = [DOCKER / "Dockerfile", *DOCKER.glob("compose*.yaml"), DOCKER / "kubernetes" / "broker.yaml"]
     named = {
         name for file in files for name in re.findall(rf"\b{PREFIX}(\w+)(?=[=:]|$)", file.read_text(), re.MULTILINE)
     }
