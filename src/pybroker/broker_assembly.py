@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pybroker.broker.context.topic_ownership import NotJoined
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, InvalidTopicName
@@ -94,6 +95,8 @@ async def _build(
     if stores.records is not None and config.system_topic_enabled and config.topic_level_policies_enabled:
         service.keep_topic_policies_in_system_topics()
     service.cache_refresher = refresher
+    if stores.metadata.is_shared and stores.records is not None:
+        service.broker_context.ownership = NotJoined()  # the ledgers are shared too
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
     refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)
     refresher.keep(service.broker_context.resource_groups, metadata_paths.RESOURCE_GROUPS)

@@ -326,6 +326,7 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         if self.service.membership is not None:
+            await self.service.join(self.service.membership)
             # Java brokers send clients here from now on.
             await self.service.membership.start(float(self.config.metadata_store_start_timeout_seconds))
         self.service.presence.ready = True

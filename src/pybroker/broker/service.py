@@ -22,19 +22,23 @@ from pybroker.broker.context.pumps import Pumped, PumpList
 from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
+from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
+from pybroker.broker.lifecycle.other_brokers import OtherBrokers
 from pybroker.broker.lifecycle.partitioned_topic_operations import PartitionedTopicOperations
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.lifecycle.topic_creation import TopicCreation
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
 from pybroker.broker.lifecycle.topic_manager import Topics
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
+from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
@@ -43,10 +47,10 @@ from pybroker.broker.policies.live_settings import LiveSettings
 from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
-from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.cluster.broker_client_access import broker_client_access
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
+from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata.metadata_store import MetadataStore
@@ -64,6 +68,7 @@ from pybroker.transactions.coordinators import ASSIGN, Coordinators
 if TYPE_CHECKING:
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.cluster.broker_registry import BrokerRegistry
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
     from pybroker.config import BrokerConfig
     from pybroker.metadata.broker_identity import BrokerIdentity
@@ -89,6 +94,10 @@ class BrokerService:
     """Snapshots for backups, if all data is in local files; set by the app."""
     identity: BrokerIdentity | None = None
     """The claim of this broker's id in a shared metadata store; set by the app, None without one."""
+    ownership: BundleOwnership | None = None
+    """The bundles of this broker; None if it serves all topics, because no other broker has its ledgers."""
+    other_brokers: OtherBrokers | None = None
+    """Set with `ownership`."""
     membership: ClusterMembership | None = None
     """Membership in a cluster; set by the app, None for a broker that is alone."""
     request_stop: Callable[[], None] | None = None
@@ -170,13 +179,23 @@ class BrokerService:
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
-    async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
-        """Return the addresses that serve `topic`, which need not exist. Raises TopicNotFound without its namespace."""
+    async def lookup(
+        self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool = False
+    ) -> LookupAnswer:
+        """Return the addresses that serve `topic`, which need not exist. Raises TopicNotFound without its namespace.
+
+        In a cluster, this broker may acquire the bundle, always if the request is authoritative; raises also MetadataError,
+        ServiceNotReady, StoreError.
+        """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
+            if self.ownership is not None:
+                return await cluster_lookup(
+                    self.ownership, self.presence, topic, listener_name, is_authoritative=is_authoritative
+                )
             self.require_namespace(topic.namespace)
-            return self.presence.addresses.resolve(listener_name)
+            return LookupAnswer(self.presence.addresses.resolve(listener_name))
         except Exception:
             self.runtime.stats.lookup_failures += 1
             raise
@@ -234,6 +253,18 @@ class BrokerService:
             return self.membership.conflict
         return self.ledgers.store.refusal()
 
+    # --- cluster -----------------------------------------------------------------------------------------------------
+
+    async def join(self, registry: BrokerRegistry) -> None:
+        """Share the topics with the other brokers of `registry`. Called once, with known addresses. Raises StoreError."""
+        closing = BundleClosing(self.topics, self._closing)
+        self.other_brokers = OtherBrokers(self.runtime.config, self.presence)
+        ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
+        self.ownership = self.broker_context.ownership = ownership
+        self.broker_context.elsewhere = OwnersTopics(ownership, self.other_brokers)
+        self.broker_context.pumps.may_dispatch = ownership.holds_session
+        await ownership.start()
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
@@ -253,6 +284,9 @@ class BrokerService:
         await self.transactions.close()
         if self._policy_changes.system_topic_policies is not None:
             await self._policy_changes.system_topic_policies.close()
+        if self.ownership is not None:
+            await self.ownership.release_all()
+            await self.ownership.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile

@@ -140,10 +140,14 @@ async def remove_override(call: Call) -> Response:
 
 
 async def list_owned_namespaces(call: Call) -> Response:
-    """List the bundles with loaded topics. The broker serves all others on request."""
+    """List the bundles of a broker of the cluster; without a cluster, those with loaded topics."""
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
+    if call.broker.ownership is not None:
+        for each in call.broker.ownership.owned_bundles():
+            owned[str(each)] = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return json_response(owned)
     for index, topic in enumerate(call.broker.loaded.all()):
         if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)

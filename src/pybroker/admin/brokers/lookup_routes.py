@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, text_response
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.redirects import AUTHORITATIVE, redirect_with
 from pybroker.admin.calls.routing import route
 from pybroker.cluster.bundles import find_bundle
 from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
@@ -27,7 +28,10 @@ async def lookup_topic(call: Call) -> Response:
     topic = call.topic_name()
     call.require_lookup(topic)
     listener_name = call.query("listenerName") or call.headers.get(LISTENER_NAME_HEADER)
-    found = await call.broker.lookup(topic, listener_name)
+    answer = await call.broker.lookup(topic, listener_name, is_authoritative=call.flag(AUTHORITATIVE))
+    found = answer.addresses
+    if answer.is_redirect:
+        return redirect_with(call, found, is_authoritative=answer.is_authoritative)
     return json_response(
         {
             "brokerUrl": found.broker_url,

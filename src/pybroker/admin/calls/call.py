@@ -78,6 +78,8 @@ class Call:
         self._receive = receive
         self._identity: Identity = scope[IDENTITY_KEY]
         self._query: dict[str, str] | None = None
+        self.raw_body = b""
+        """The body; empty until it is read."""
         self.given: Any = None
         """The decoded body; None until it is read."""
 
@@ -200,7 +202,8 @@ class Call:
                     if len(body) > limit:
                         raise AdminError(413, f"The body is larger than {key} ({limit})")
                     if not message.get("more_body", False):
-                        return bytes(body)
+                        self.raw_body = bytes(body)
+                        return self.raw_body
                     if len(body) > SMALL_BYTES and not has_room:  # chunked body of unknown length
                         await self.share.of_requests(limit)
                         has_room = True

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
+from pybroker.admin.calls.partition_calls import call_owner, other_owner
 from pybroker.admin.calls.partitions import topics_of
 from pybroker.broker.context.topic_context import TopicContext
 from pybroker.broker.delivery.subscription import Subscription
@@ -106,7 +108,10 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the persistent topic of the path or all its partitions. Raises the first error after all were tried."""
+    """Act on the persistent topic of the path or all its partitions. Raises the first error after all were tried.
+
+    In a cluster, the call is sent to the owner of each partition that this broker does not serve.
+    """
 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))
@@ -114,19 +119,26 @@ async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) 
     await _on_each_any_topic(call, act)
 
 
-async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> None:
+async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> list[Any]:
+    """Return the answers of other brokers."""
+
     async def act(topic: TopicBase) -> None:
         with while_served(topic):
             await action(topic)
 
+    answers: list[Any] = []
     failure: AdminError | BrokerError | StoreError | None = None
     for name in topics_of(call, call.topic_name()):
         try:
+            if (owner := await other_owner(call, name)) is not None:
+                answers.append(await call_owner(call, owner, name))
+                continue
             await on_open_topic(call.broker.runtime, partial(existing_any_topic, call, name), act)
         except (AdminError, BrokerError, StoreError) as error:
             failure = failure or error
     if failure is not None:
         raise failure
+    return answers
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
@@ -144,8 +156,11 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
     await on_open_topic(call.broker.runtime, lambda: existing_any_topic(call), act)
 
 
-async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act like `on_each_topic` on the subscription of the path, under its lock. Requires permission to consume."""
+async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
+    """Act like `on_each_topic` on the subscription of the path, under its lock. Return the answers of other brokers.
+
+    Requires permission to consume.
+    """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
@@ -154,12 +169,12 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
             )
         await action(subscription)
 
-    await on_each_any_subscription(call, act)
+    return await on_each_any_subscription(call, act)
 
 
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
-) -> None:
+) -> list[Any]:
     """Act like `on_each_subscription`, also on non-persistent topics."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -168,4 +183,4 @@ async def on_each_any_subscription(
         async with topic.subscription_lock(name, BEING_CHANGED):
             await action(topic, any_subscription_of(topic, name))
 
-    await _on_each_any_topic(call, act)
+    return await _on_each_any_topic(call, act)

@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from pybroker.admin.calls import unsupported_settings
 from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.redirects import elsewhere
+from pybroker.admin.calls.served_at import ServedAt, served_at
 from pybroker.admin.calls.unsupported_settings import Asks
 from pybroker.runtime import logs
 
@@ -30,16 +32,22 @@ class HandlerApp:
         queries: Sequence[Query],
         answers: Mapping[int, str],
         unserved_subjects: tuple[tuple[str, Asks], ...],
+        place: ServedAt,
     ) -> None:
         self.handler = handler
         self.body = body
         self.queries = queries
         self.answers = answers
+        self.place = place
         self._unserved_subjects = unserved_subjects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        response = await self.handler(call)
+        response = None
+        if call.broker.ownership is not None and self.place is not ServedAt.ANY:
+            response = await elsewhere(call, call.broker.ownership, self.place)
+        if response is None:
+            response = await self.handler(call)
         if self._unserved_subjects and response.status_code < 300:
             self._warn(call, response)
         await response(scope, receive, send)
@@ -67,5 +75,7 @@ def route(
 
     `body` (type of the body), `queries` and `answers` (meaning of statuses) are for documentation only.
     """
-    app = HandlerApp(handler, body, queries, answers or {}, unsupported_settings.of(method, path))
+    app = HandlerApp(
+        handler, body, queries, answers or {}, unsupported_settings.of(method, path), served_at(method, path)
+    )
     return Route(path, app, methods=[method])

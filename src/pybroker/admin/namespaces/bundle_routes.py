@@ -6,6 +6,8 @@ Unloading closes the topics of a bundle. Clients reconnect, and unacknowledged m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import pairwise
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,10 +19,11 @@ from pybroker.admin.calls.existing_namespaces import (
     listed_topics,
     superusers_namespace,
 )
-from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.queries import FORCE, Query
+from pybroker.admin.calls.redirects import LARGEST, to_owner_of
 from pybroker.admin.calls.route_paths import NAMESPACE
 from pybroker.admin.calls.routing import route
+from pybroker.admin.namespaces.bundle_owners import assign, destination_url, on_each_bundle
 from pybroker.admin.slices import exhaust
 from pybroker.cluster.bundles import (
     Bundle,
@@ -30,17 +33,17 @@ from pybroker.cluster.bundles import (
     split_boundaries,
     split_positions,
 )
+from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import BundlesData
 
 BUNDLE = NAMESPACE + "/{bundle}"
 
-# In place of a bundle to split. HOT is not supported, because the load of each bundle is not measured.
-LARGEST = "LARGEST"
+# In place of a bundle to split; not supported, because the load of each bundle is not measured.
 HOT = "HOT"
 
-DESTINATION = Query("destinationBroker", "id of a broker; must be this one")
+DESTINATION = Query("destinationBroker", "id of the broker that shall own the bundle")
 SPLIT = (
     Query("splitAlgorithmName", "default: `defaultNamespaceBundleSplitAlgorithm`"),
     Query("unload", "unload the bundle afterwards", bool),
@@ -62,18 +65,18 @@ async def unload_namespace(call: Call) -> Response:
     """Close all topics of the namespace. Clients reconnect."""
     namespace = superusers_namespace(call)
     existing_namespace(call, namespace, "Namespace not found")
-    await _unload(call, namespace, None)
+    await on_each_bundle(call, namespace, "/unload", partial(_unload, call, namespace), may_acquire=False)
     return no_content()
 
 
 async def unload_bundle(call: Call) -> Response:
-    """Close the topics of a bundle. Clients reconnect. `destinationBroker` must be this broker."""
+    """Close the topics of a bundle. Clients reconnect. In a cluster, `destinationBroker` owns the bundle afterwards."""
     namespace = superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
-    destination = call.query("destinationBroker")
-    if destination and destination != broker_id(call):
-        raise AdminError(409, f"Broker {destination} does not exist: the only broker is {broker_id(call)}")
+    url = destination_url(call, call.query("destinationBroker"))
     await _unload(call, namespace, bundle)
+    if url is not None:
+        await assign(call, NamespaceBundle(namespace, bundle), url)
     return no_content()
 
 
@@ -93,6 +96,13 @@ async def split_bundle(call: Call) -> Response:
         )
     names = await _topics(call, namespace)
     bundle = _bundle_to_split(call, boundaries, names)
+    whole = NamespaceBundle(namespace, bundle)
+    ownership = call.broker.ownership
+    if ownership is not None:  # The path may name no bundle, so the owner is known only now.
+        path = f"/admin/v2/namespaces/{namespace}/{bundle}/split"
+        response = await to_owner_of(call, ownership, whole, may_acquire=True, path=path)
+        if response is not None:
+            return response
     inside = [position for position in map(hash_position, names) if position in bundle]
     cut = split_positions(bundle, algorithm, inside, wanted)
 
@@ -102,10 +112,17 @@ async def split_bundle(call: Call) -> Response:
         new = split_boundaries(bundles.boundaries, bundle, cut)
         return BundlesData(new, len(new) - 1)
 
-    if cut:
+    if not cut:
+        return no_content()
+    parts = [Bundle(lower, upper) for lower, upper in pairwise([bundle.lower, *cut, bundle.upper])]
+    if ownership is None:
         await call.resources.update_bundles(namespace, change)
-        if call.flag("unload"):
-            await _unload(call, namespace, bundle)
+    else:
+        owned = [NamespaceBundle(namespace, part) for part in parts]
+        await ownership.split(whole, owned, lambda: call.resources.update_bundles(namespace, change))
+    if call.flag("unload"):
+        for part in parts:
+            await _unload(call, namespace, part)
     return no_content()
 
 
@@ -169,6 +186,9 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bun
 
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
+    if call.broker.ownership is not None and bundle is not None:
+        await call.broker.ownership.release(NamespaceBundle(namespace, bundle))
+        return
     for topic in call.broker.loaded.all():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):

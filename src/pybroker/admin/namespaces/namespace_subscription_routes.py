@@ -17,13 +17,14 @@ from pybroker.admin.calls.existing import persistent
 from pybroker.admin.calls.existing_namespaces import administered_namespace, listed_topics, namespace_of_topics
 from pybroker.admin.calls.route_paths import NAMESPACE
 from pybroker.admin.calls.routing import route
+from pybroker.admin.namespaces.bundle_owners import on_each_bundle
 from pybroker.admin.namespaces.bundle_routes import positions_in
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.topic.subscription_registry import BEING_CHANGED, BEING_DELETED
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.cluster.bundles import checked_bundle
+from pybroker.cluster.bundles import Bundle, checked_bundle
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import PERSISTENT, TopicName
 
@@ -98,18 +99,18 @@ async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))
 
-    for name in await _names(call):
-        with suppress(TopicNotFound):
-            await on_open_topic(
-                call.broker.runtime, partial(call.broker.topics.get, TopicName.parse(name), may_create=False), act
-            )
+    async def act_on_bundle(bundle: Bundle | None) -> None:
+        names = await listed_topics(call, namespace, PERSISTENT)
+        for name in names if bundle is None else list(await positions_in(call, names, bundle)):
+            with suppress(TopicNotFound):
+                await on_open_topic(
+                    call.broker.runtime, partial(call.broker.topics.get, TopicName.parse(name), may_create=False), act
+                )
 
-
-async def _names(call: Call) -> list[str]:
     namespace = administered_namespace(call)
     boundaries = namespace_of_topics(call, namespace).bundles.boundaries
-    names = await listed_topics(call, namespace, PERSISTENT)
-    if "bundle" not in call.scope["path_params"]:
-        return names
-    bundle = checked_bundle(call.name("bundle"), boundaries)
-    return list(await positions_in(call, names, bundle))
+    if "bundle" in call.scope["path_params"]:
+        await act_on_bundle(checked_bundle(call.name("bundle"), boundaries))
+    else:
+        behind = call.scope["path"].removeprefix(f"/admin/v2/namespaces/{namespace}")
+        await on_each_bundle(call, namespace, behind, act_on_bundle, may_acquire=True)

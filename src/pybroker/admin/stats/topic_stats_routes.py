@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_any_topic
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.partition_calls import call_owner, other_owner
 from pybroker.admin.calls.partitions import topics_of
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.route_paths import TOPIC
@@ -23,6 +25,7 @@ from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, t
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
 from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.runtime.time_slices import in_slices
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.topic.topic_base import TopicBase
 
 NOT_ASKED_FOR = -1
 PARTITION_MARK = "-partition-"
@@ -67,7 +69,9 @@ class TopicStatsRoutes:
         omitted.
         """
         name, metadata = _partitioned(call)
-        documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
+        documents: dict[str, Document] = {}
+        async for partition, found in _partitions(call, name, "/stats"):
+            documents[str(partition)] = await self._document(call, found) if isinstance(found, TopicBase) else found
         by_name = call.config.aggregate_publisher_stats_by_producer_name
         merging = partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name)
         merged = await in_slices(merging, call.runtime.clock)
@@ -78,7 +82,9 @@ class TopicStatsRoutes:
 
     async def get_partitioned_internal(self, call: Call) -> Response:
         name, metadata = _partitioned(call)
-        partitions = {str(topic.name): internal_stats(topic) async for topic in _partitions(call, name)}
+        partitions: dict[str, object] = {}
+        async for partition, found in _partitions(call, name, "/internalStats"):
+            partitions[str(partition)] = internal_stats(found) if isinstance(found, TopicBase) else found
         if not partitions:
             raise AdminError(404, "Internal topics have not been generated yet")
         return json_with_nulls({"metadata": metadata, "partitions": partitions})
@@ -109,11 +115,22 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
     return name, shown if metadata.properties is None else shown | {"properties": metadata.properties}
 
 
-async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
-    """Yield existing partitions, loaded one after the other."""
+async def _partitions(
+    call: Call, name: TopicName, behind: str
+) -> AsyncIterator[tuple[TopicName, TopicBase | Document]]:
+    """Yield existing partitions, loaded one after the other, or the answers of the brokers that serve them."""
     for partition in topics_of(call, name):
-        with contextlib.suppress(TopicNotFound):
-            yield await call.broker.topics.any(partition, may_create=False)
+        if (owner := await other_owner(call, partition)) is None:
+            with contextlib.suppress(TopicNotFound):
+                yield partition, await call.broker.topics.any(partition, may_create=False)
+            continue
+        try:
+            answer = await call_owner(call, owner, partition, behind=behind)
+        except AdminError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        else:
+            yield partition, answer
 
 
 async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBase, Measured], int]:

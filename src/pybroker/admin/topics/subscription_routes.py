@@ -6,6 +6,8 @@ A partitioned topic has a subscription if one of its partitions has it.
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -20,6 +22,7 @@ from pybroker.admin.calls.existing import (
 )
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.message_id import ResetCursorData
+from pybroker.admin.calls.partition_calls import call_owner, other_owner
 from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.queries import FORCE, Query
 from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
@@ -53,8 +56,13 @@ def routes() -> list[Route]:
 
 async def list_subscriptions(call: Call) -> Response:
     call.require_consume(call.topic_name(), "")
-    topics = [await existing_any_topic(call, name) for name in topics_of(call, call.topic_name())]
-    return json_response(list(dict.fromkeys(name for topic in topics for name in topic.subscriptions)))
+    found: dict[str, None] = {}
+    for name in topics_of(call, call.topic_name()):
+        if (owner := await other_owner(call, name)) is not None:
+            found.update(dict.fromkeys(await call_owner(call, owner, name)))
+        else:
+            found.update(dict.fromkeys((await existing_any_topic(call, name)).subscriptions))
+    return json_response(list(found))
 
 
 async def create_subscription(call: Call) -> Response:
@@ -77,6 +85,14 @@ async def create_subscription(call: Call) -> Response:
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
     """Create the subscription on one topic. Return False if it exists."""
+    if (owner := await other_owner(call, name)) is not None:
+        try:
+            await call_owner(call, owner, name)
+        except AdminError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return False
+        return True
     first, properties = LATEST, {}
     if start is not None:
         properties = start.properties
@@ -120,7 +136,8 @@ async def get_properties(call: Call) -> Response:
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         properties.update(subscription.properties)
 
-    await on_each_any_subscription(call, act)
+    for answer in await on_each_any_subscription(call, act):
+        properties.update(answer)
     return json_response(properties)
 
 
@@ -143,7 +160,8 @@ async def get_replicated(call: Call) -> Response:
     async def act(subscription: Subscription) -> None:
         replicated[str(subscription.topic.name)] = subscription.is_replicated
 
-    await on_each_subscription(call, act)
+    for answer in await on_each_subscription(call, act):
+        replicated.update(answer)
     return json_response(replicated)
 
 

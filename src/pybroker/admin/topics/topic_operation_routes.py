@@ -4,6 +4,7 @@ partitions.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +21,7 @@ from pybroker.admin.calls.existing import (
 )
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.message_id import MessageId, ResetCursorData, message_id
+from pybroker.admin.calls.partition_calls import call_owner, other_owner
 from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.queries import WITH_METADATA
 from pybroker.admin.calls.route_paths import TOPIC
@@ -69,6 +71,14 @@ async def unload(call: Call) -> Response:
 
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
+    if (owner := await other_owner(call, name)) is not None:
+        try:
+            await call_owner(call, owner, name)
+        except AdminError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
     topic = call.broker.loaded.get(name)
     if topic is None:
         return await call.broker.directory.exists(name)
@@ -93,7 +103,12 @@ async def get_internal_info(call: Call) -> Response:
     names = topics_of(call, name)
     if names == [name]:
         return json_response(internal_info(await existing_topic(call)))
-    partitions = {str(each): internal_info(await existing_topic(call, each)) for each in names}
+    partitions: dict[str, object] = {}
+    for each in names:
+        owner = await other_owner(call, each)
+        partitions[str(each)] = (
+            internal_info(await existing_topic(call, each)) if owner is None else await call_owner(call, owner, each)
+        )
     return json_response({"version": 0, "partitions": partitions})
 
 
@@ -142,7 +157,10 @@ async def terminate_partitions(call: Call) -> Response:
     return json_response({str(index): await _terminated(call, each) for index, each in enumerate(names)})
 
 
-async def _terminated(call: Call, name: TopicName) -> MessageId:
+async def _terminated(call: Call, name: TopicName) -> object:
+    """Return the id of the last message."""
+    if (owner := await other_owner(call, name)) is not None:
+        return await call_owner(call, owner, name, behind="/terminate")
     topic = await existing_topic(call, name)
     with while_served(topic):
         return message_id(await topic.terminate())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pybroker.broker.context.publish_refusals import Refusals
     from pybroker.broker.context.pumps import Pumped, PumpList
     from pybroker.broker.context.read_leases import ReadLeases
+    from pybroker.broker.context.topic_ownership import TopicOwnership, TopicsElsewhere
     from pybroker.broker.context.waiting_requests import WaitingRequests
     from pybroker.broker.entry_filters import AvailableFilters
     from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
@@ -94,6 +95,10 @@ class BrokerContext:
         """Returns why a role may not use a transaction at a topic or subscription; None if it may."""
         self.pending_end_of: PendingEndOf = _no_pending_end
         """See `pending_transaction_ends.py`."""
+        self.ownership: TopicOwnership | None = None
+        """Which topics this broker serves; None for a broker that serves all, because no other has its ledgers."""
+        self.elsewhere: TopicsElsewhere | None = None
+        """The topics of the other brokers of the cluster; None without a cluster."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 
 from pybroker.runtime.clock import Clock
 
@@ -40,6 +41,8 @@ class PumpList:
         self._loop = loop
         self._clock = clock
         self._queue: deque[Pumped] = deque()
+        self.may_dispatch: Callable[[], bool] | None = None
+        """Asked once for each callback, in a cluster. After False, all topics are about to be closed."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -55,6 +58,11 @@ class PumpList:
     def _run(self) -> None:
         deadline_ms = self._clock.monotonic_ms() + TURN_BUDGET_MS
         queue = self._queue
+        if self.may_dispatch is not None and not self.may_dispatch():
+            for pumped in queue:
+                pumped.is_queued = False
+            queue.clear()
+            return
         for _ in range(len(queue)):
             pumped = queue[0]
             has_more = False

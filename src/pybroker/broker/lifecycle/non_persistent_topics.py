@@ -87,6 +87,8 @@ class NonPersistentTopics:
         if not self._runtime.config.enable_non_persistent_topics:
             raise NotAllowedError("Broker is unable to load non-persistent topic (enableNonPersistentTopics)")
         self._creation.require_open_namespace(name)
+        if self._broker_context.ownership is not None:
+            self._broker_context.ownership.require_served(name)
 
     async def delete(self, name: TopicName) -> None:
         key = str(name)

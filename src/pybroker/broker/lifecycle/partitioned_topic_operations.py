@@ -149,14 +149,27 @@ class PartitionedTopicOperations:
 
     async def _copy_subscriptions(self, name: TopicName, added: Sequence[int]) -> None:
         try:
-            first = await self._topics.load(name.partition(0), may_create=False)
+            wanted = await self._subscriptions(name.partition(0))
         except TopicNotFound:
             return
-        wanted = [each for each in first.subscriptions.values() if each.is_durable]
         for index in added if wanted else ():
-            topic = await self._topics.load(name.partition(index), may_create=False)
-            for subscription in wanted:
-                await topic.create_subscription(subscription.name, EARLIEST, dict(subscription.cursor.properties))
+            await self._create_subscriptions(name.partition(index), wanted)
+
+    async def _subscriptions(self, partition: TopicName) -> Mapping[str, Mapping[str, str]]:
+        """Return the properties of each durable subscription."""
+        elsewhere = self._broker_context.elsewhere
+        found = None if elsewhere is None else await elsewhere.subscriptions(partition)
+        if found is not None:
+            return found
+        topic = await self._topics.load(partition, may_create=False)
+        return {each.name: dict(each.cursor.properties) for each in topic.subscriptions.values() if each.is_durable}
+
+    async def _create_subscriptions(self, partition: TopicName, wanted: Mapping[str, Mapping[str, str]]) -> None:
+        elsewhere = self._broker_context.elsewhere
+        for name, properties in wanted.items():
+            if elsewhere is None or not await elsewhere.create_subscription(partition, name, properties):
+                topic = await self._topics.load(partition, may_create=False)
+                await topic.create_subscription(name, EARLIEST, dict(properties))
 
     # --- delete ------------------------------------------------------------------------------------------------------
 

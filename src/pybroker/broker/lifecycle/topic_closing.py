@@ -126,7 +126,7 @@ class TopicClosing:
         clock, store = self._runtime.clock, self._broker_context.ledgers.store
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
-        await self._fence(topics)
+        await self.fence(topics)
         logs.info("clients.notified", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
         try:
             async with asyncio.timeout(ANSWERING_S):
@@ -141,15 +141,20 @@ class TopicClosing:
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
-        await self._fence(topics)
+        await self.close_topics(topics)
+        if topics:
+            logs.info("topics.closed", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
+
+    async def close_topics(self, topics: list[TopicBase]) -> None:
+        """Close these topics, at most `maxConcurrentTopicCloses` at once, after notifying their clients."""
+        await self.fence(topics)
         waiting = iter(topics)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(topics), self._runtime.config.max_concurrent_topic_closes)):
                 group.create_task(self._close_one_by_one(waiting))
-        if topics:
-            logs.info("topics.closed", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
 
-    async def _fence(self, topics: list[TopicBase]) -> None:
+    async def fence(self, topics: list[TopicBase]) -> None:
+        """Notify the clients of these topics and accept no more."""
         clock = self._runtime.clock
         slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
         for topic in topics:

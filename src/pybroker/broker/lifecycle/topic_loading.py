@@ -94,6 +94,10 @@ class TopicLoading:
     def __len__(self) -> int:
         return len(self._loads)
 
+    def names(self) -> list[TopicName]:
+        """Return the names of the topics that are being loaded or wait for that."""
+        return [load.name for load in self._loads.values()]
+
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
         load = self._loads.get(str(name))
         if load is None:
@@ -115,6 +119,8 @@ class TopicLoading:
             topic = self._topics.get(key)
             if topic is not None and not topic.is_fenced:
                 return topic
+            if self._broker_context.ownership is not None:
+                self._broker_context.ownership.require_served(name)
             load = self._loads.get(key)
             is_own = load is None
             if load is None:
@@ -174,6 +180,9 @@ class TopicLoading:
                 load.step = LOOKS_UP
                 # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
                 policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
+            if self._broker_context.ownership is not None:
+                # The bundle may have been unloaded or lost meanwhile.
+                self._broker_context.ownership.require_served(name)
             topic = self._topics[key] = Topic(
                 self._broker_context, name, ledger, policies, self._closing.start_unload, buffer
             )

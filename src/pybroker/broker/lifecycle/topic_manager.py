@@ -52,6 +52,9 @@ class Topics:
     def loading_count(self) -> int:
         return len(self._loading)
 
+    def loading(self) -> list[TopicName]:
+        return self._loading.names()
+
     def load_of(self, name: TopicName) -> LoadUnderWay | None:
         return self._loading.under_way(name)
 
@@ -136,8 +139,12 @@ class Topics:
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
         """Delete `name` with all stored data; with connected clients, which are disconnected, only if forced.
 
-        Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
+        In a cluster, the owner of the topic deletes it. Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
         """
+        if self._broker_context.elsewhere is not None and await self._broker_context.elsewhere.delete(
+            name, force=force
+        ):
+            return
         if name.is_persistent:
             await self._delete_persistent(name, force=force)
             self._directory.deleted(name)

@@ -54,13 +54,16 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
         topic = TopicName.parse(request.topic)
         with refused_to("Lookup"):
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
-        found = await connection.broker.lookup(topic, request.advertised_listener_name or None)
-        response.response = pb.CommandLookupTopicResponse.Connect
-        response.authoritative = True
-        if found.broker_url:
-            response.brokerServiceUrl = found.broker_url
-        if found.broker_url_tls:
-            response.brokerServiceUrlTls = found.broker_url_tls
+        found = await connection.broker.lookup(
+            topic, request.advertised_listener_name or None, is_authoritative=request.authoritative
+        )
+        kinds = pb.CommandLookupTopicResponse
+        response.response = kinds.Redirect if found.is_redirect else kinds.Connect
+        response.authoritative = found.is_authoritative
+        if found.addresses.broker_url:
+            response.brokerServiceUrl = found.addresses.broker_url
+        if found.addresses.broker_url_tls:
+            response.brokerServiceUrlTls = found.addresses.broker_url_tls
 
 
 def _refuse(

@@ -1,0 +1,51 @@
+"""Calls for the partitions of a topic whose owners are other brokers of the cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pybroker.admin.calls.redirects import base_url
+from pybroker.cluster.ownership.bundle_ownership import OwnerKind
+from pybroker.errors import AdminError
+
+if TYPE_CHECKING:
+    from pybroker.admin.calls.call import Call
+    from pybroker.cluster.ownership.bundle_ownership import Owner
+    from pybroker.model.names import TopicName
+
+
+async def other_owner(call: Call, name: TopicName) -> Owner | None:
+    """Return the owner of a partition, or the broker to ask; None if this broker serves it."""
+    ownership = call.broker.ownership
+    if ownership is None:
+        return None
+    owner = await ownership.owner_of(name, None, is_authoritative=False)
+    return None if owner.kind is OwnerKind.HERE else owner
+
+
+async def call_owner(
+    call: Call, owner: Owner, name: TopicName, method: str | None = None, behind: str | None = None
+) -> Any:
+    """Send the call to the owner of `name`, which is the path's topic or a partition of it. Return the JSON answer.
+
+    `method` and `behind`, the path behind the topic, replace those of the call. Raises AdminError with the owner's refusal.
+    """
+    others = call.broker.other_brokers
+    assert others is not None, "a broker with other owners has it"
+    url = base_url(owner.urls, call.scope["scheme"])
+    if not url:
+        raise AdminError(412, f"Failed to find ownership for topic:{name}")
+    if behind is None:
+        behind = _behind_topic(call)
+    query = call.scope["query_string"].decode("latin-1")
+    path = f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}{behind}"
+    body = json.loads(call.raw_body) if call.raw_body.strip() else None
+    return await others.call(url, method or call.scope["method"], f"{path}?{query}" if query else path, body)
+
+
+def _behind_topic(call: Call) -> str:
+    """Return the rest of the call's path behind the name of its topic."""
+    segments: list[str] = call.scope["path"].split("/", 7)
+    return f"/{segments[7]}" if len(segments) > 7 else ""

@@ -1,0 +1,110 @@
+"""Redirects (307) of calls to the broker of a cluster that answers them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.responses import Response
+
+from pybroker.admin.calls.call import Call, no_content
+from pybroker.admin.calls.served_at import ServedAt
+from pybroker.cluster.bundles import checked_bundle
+from pybroker.cluster.ownership.bundle_ownership import Owner, OwnerKind
+from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
+from pybroker.errors import AdminError
+from pybroker.model.names import PERSISTENT, TopicName
+from pybroker.model.system_topics import is_heartbeat_namespace
+
+if TYPE_CHECKING:
+    from pybroker.cluster.advertised_addresses import LookupResult
+    from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
+
+AUTHORITATIVE = "authoritative"
+LARGEST = "LARGEST"
+"""In place of a bundle: the handler finds out which one."""
+_NO_BUNDLE = frozenset({LARGEST, "HOT"})
+
+
+async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
+    """Return the answer that leads to the responsible broker; None if this one is responsible, or refuses the call."""
+    match place:
+        case ServedAt.TOPIC_OWNER:
+            return await _to_topic_owner(call, ownership)
+        case ServedAt.BUNDLE_OWNER | ServedAt.PRESENT_BUNDLE_OWNER:
+            return await _to_bundle_owner(call, ownership, may_acquire=place is ServedAt.BUNDLE_OWNER)
+        case ServedAt.NAMED_BROKER:
+            broker = ownership.registry.brokers().get(call.name("broker"))
+            if broker is None or broker.broker_id == ownership.registry.own_broker.broker_id:
+                return None
+            return redirect(call, ownership, broker.addresses)
+        case ServedAt.ANY:
+            return None
+
+
+async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | None:
+    domain = call.domain() if "domain" in call.scope["path_params"] else PERSISTENT
+    name = call.topic_name_of(domain)
+    is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
+    if not is_known or call.broker.partitioned.get(name) is not None:
+        return None
+    owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
+    return _to(call, ownership, owner, name)
+
+
+async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquire: bool) -> Response | None:
+    namespace, text = call.namespace_name(), call.name("bundle")
+    policies = call.resources.namespace(namespace)
+    if policies is None or text in _NO_BUNDLE:
+        return None
+    bundle = NamespaceBundle(namespace, checked_bundle(text, policies.bundles.boundaries))
+    return await to_owner_of(call, ownership, bundle, may_acquire=may_acquire)
+
+
+async def to_owner_of(
+    call: Call, ownership: BundleOwnership, bundle: NamespaceBundle, *, may_acquire: bool, path: str | None = None
+) -> Response | None:
+    """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker owns it."""
+    if may_acquire:
+        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
+    else:
+        present = await ownership.present_owner(bundle)
+        if present is None:
+            return no_content()
+        owner = present
+    return _to(call, ownership, owner, bundle, path)
+
+
+def _to(
+    call: Call,
+    ownership: BundleOwnership,
+    owner: Owner,
+    subject: TopicName | NamespaceBundle,
+    path: str | None = None,
+) -> Response | None:
+    if owner.kind is OwnerKind.HERE:
+        return None
+    if not owner.urls.http_url and not owner.urls.http_url_tls:
+        kind = "topic" if isinstance(subject, TopicName) else "bundle"
+        raise AdminError(412, f"Failed to find ownership for {kind}:{subject}")
+    return redirect(call, ownership, owner.urls, path)
+
+
+def redirect(call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None) -> Response:
+    """Return 307 to the same path of another broker, or to `path` there. As in Pulsar, a leader's redirect is authoritative."""
+    return redirect_with(call, addresses, is_authoritative=ownership.registry.is_leader(), path=path)
+
+
+def redirect_with(call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None) -> Response:
+    """Like `redirect`."""
+    pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    query = [(name, value) for name, value in pairs if name != AUTHORITATIVE]
+    query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))
+    location = f"{base_url(addresses, call.scope['scheme'])}{path or call.scope['path']}?{urlencode(query)}"
+    return Response(status_code=307, headers={"location": location})
+
+
+def base_url(addresses: LookupResult, scheme: str) -> str:
+    """Return the URL of another broker's REST API, with TLS if the request has it and the broker too."""
+    plain, tls = addresses.http_url, addresses.http_url_tls
+    return ((tls or plain) if scheme == "https" else (plain or tls)).rstrip("/")

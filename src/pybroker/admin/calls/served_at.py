@@ -1,0 +1,54 @@
+"""Which broker of a cluster answers a call, as in Pulsar: any, or the owner of the topic or bundle of its path.
+
+The table below is the only place that decides this for a route. A call that reaches another broker is redirected (307) before its
+handler runs. A partitioned topic has several owners: its handlers act here, and send the call for each partition to its
+owner (`partition_calls.py`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pybroker.admin.calls.route_paths import NAMESPACE
+
+_TOPIC_PARAMETERS = "/{tenant}/{namespace}/{topic}"
+_BUNDLE = NAMESPACE + "/{bundle}"
+_BROKER = "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces"
+# Answered from metadata, which all brokers have, or from the owners of all partitions.
+_ANYWHERE_BEHIND_TOPIC = (
+    "/partitions",
+    "/createMissedPartitions",
+    "/partitioned-stats",
+    "/partitioned-internalStats",
+    "/permissions",
+    "/terminate/partitions",
+)
+_ANYWHERE = ("/lookup/", "/admin/v3/console/")
+# Questions about a bundle that metadata answers.
+_BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
+
+
+class ServedAt(Enum):
+    """The broker that answers."""
+
+    ANY = "any broker"
+    TOPIC_OWNER = "owner of the topic"
+    BUNDLE_OWNER = "owner of the bundle"
+    PRESENT_BUNDLE_OWNER = "owner of the bundle, if it has one"
+    NAMED_BROKER = "broker of the path"
+
+
+def served_at(method: str, path: str) -> ServedAt:
+    """Return the place for a route, given by its method and its pattern."""
+    if path.startswith(_ANYWHERE):
+        return ServedAt.ANY
+    head, topic, behind = path.partition(_TOPIC_PARAMETERS)
+    if topic:
+        is_produce = head.startswith("/topics")
+        anywhere = not is_produce and behind.startswith(_ANYWHERE_BEHIND_TOPIC)
+        return ServedAt.ANY if anywhere else ServedAt.TOPIC_OWNER
+    if path == _BUNDLE + "/unload":
+        return ServedAt.PRESENT_BUNDLE_OWNER
+    if path.startswith(_BUNDLE) and path not in _BUNDLE_FACTS:
+        return ServedAt.BUNDLE_OWNER
+    return ServedAt.NAMED_BROKER if method == "GET" and path == _BROKER else ServedAt.ANY

@@ -1,0 +1,99 @@
+"""Calls for the bundles of a namespace, whose owners are several brokers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.redirects import base_url
+from pybroker.cluster.bundles import Bundle, hash_position
+from pybroker.cluster.ownership.bundle_ownership import OwnerKind
+from pybroker.errors import AdminError, BrokerError, ServiceNotReady
+from pybroker.model.names import PERSISTENT, TopicName
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.admin.calls.call import Call
+    from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
+    from pybroker.model.names import NamespaceName
+
+NAME_ATTEMPTS = 200_000
+"""For the name of a topic in a bundle: enough for a bundle of 1/20,000 of all hashes, in about 0.1 s."""
+
+
+async def on_each_bundle(
+    call: Call,
+    namespace: NamespaceName,
+    behind: str,
+    act: Callable[[Bundle | None], Awaitable[None]],
+    *,
+    may_acquire: bool,
+) -> None:
+    """Call `act` for each bundle that this broker owns, and send the call to the owners of the others.
+
+    `behind`: the path behind the bundle. Without a cluster, call `act(None)`. Raises the first error after all were tried.
+    """
+    ownership, others = call.broker.ownership, call.broker.other_brokers
+    if ownership is None or others is None:
+        await act(None)
+        return
+    failure: AdminError | BrokerError | None = None
+    for bundle in ownership.bundles_of(namespace):
+        try:
+            if may_acquire:
+                owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=False)
+            else:
+                present = await ownership.present_owner(bundle)
+                if present is None:
+                    continue
+                owner = present
+            if owner.kind is OwnerKind.HERE:
+                await act(bundle.range)
+            else:
+                path = f"/admin/v2/namespaces/{namespace}/{bundle.range}{behind}"
+                await others.call(base_url(owner.urls, call.scope["scheme"]), call.scope["method"], path)
+        except (AdminError, BrokerError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def destination_url(call: Call, destination: str | None) -> str | None:
+    """Return the URL of the broker that shall own a bundle; None for this broker, or none. Refuse others with 409."""
+    if not destination or (call.broker.ownership is None and destination == broker_id(call)):
+        return None
+    brokers = {} if call.broker.ownership is None else call.broker.ownership.registry.brokers()
+    broker = brokers.get(destination)
+    if broker is None:
+        known = ", ".join(sorted(brokers)) or f"only {broker_id(call)}"
+        raise AdminError(409, f"Broker {destination} does not exist; running: {known}")
+    return base_url(broker.addresses, call.scope["scheme"])
+
+
+async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
+    """Make the broker at `url` acquire `bundle`, by an authoritative lookup of a topic in it, which Java brokers obey too.
+
+    A failure is logged: then the leader chooses the owner at the next lookup.
+    """
+    others = call.broker.other_brokers
+    assert others is not None, "checked by `destination_url`"
+    name = name_in(bundle)
+    if name is None:
+        logs.warning("bundle.not_assigned", bundle=str(bundle), reason="no name of a topic was found for its range")
+        return
+    path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}?authoritative=true"
+    try:
+        await others.call(url, "GET", path)
+    except (AdminError, ServiceNotReady) as error:
+        logs.warning("bundle.not_assigned", bundle=str(bundle), broker=url, reason=str(error))
+
+
+def name_in(bundle: NamespaceBundle) -> TopicName | None:
+    """Return a name of a topic in `bundle`, which need not exist; None for a range that is too small."""
+    for number in range(NAME_ATTEMPTS):
+        name = TopicName(PERSISTENT, bundle.namespace, f"__assign-{number}")
+        if hash_position(name) in bundle.range:
+            return name
+    return None

@@ -1,0 +1,55 @@
+"""REST calls to the other brokers of the cluster, with the credentials of `brokerClient*`."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pybroker.client.access import AccessRefused
+from pybroker.client.failures import ClientError
+from pybroker.client.rest import Refused, RestClient, reason_of
+from pybroker.cluster.broker_client_access import broker_client_access
+from pybroker.errors import AdminError, ServiceNotReady
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.presence import Presence
+    from pybroker.config import BrokerConfig
+
+CALLS_AT_ONCE = 16
+"""Each has a connection and a thread."""
+PATIENCE_S = 5.0
+"""How long a call is repeated while the other broker is busy."""
+
+
+class OtherBrokers:
+    """Owned by the broker service of a cluster."""
+
+    def __init__(self, config: BrokerConfig, presence: Presence) -> None:
+        self._config = config
+        self._presence = presence
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def call(self, base_url: str, method: str, path: str, body: object = None) -> Any:
+        """Return the JSON answer of the broker at `base_url`, or of the one that it redirects to; None for an empty one.
+
+        Raises AdminError with the status and reason of a refusal, and ServiceNotReady if the broker does not answer.
+        """
+        async with self._slots:
+            return await asyncio.to_thread(self._call, base_url, method, path, body)
+
+    def _call(self, base_url: str, method: str, path: str, body: object) -> Any:
+        client: RestClient | None = None
+        try:
+            own = broker_client_access(self._config, self._presence.addresses.resolve(None))
+            client = RestClient(replace(own, admin_url=base_url), PATIENCE_S)
+            return client.json(method, path, body, may_repeat=method != "POST")
+        except Refused as error:
+            raise AdminError(error.status, error.reason or str(error)) from error
+        except (ClientError, AccessRefused, OSError, http.client.HTTPException) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            raise ServiceNotReady(f"broker {base_url} did not answer: {reason}; try again") from error
+        finally:
+            if client is not None:
+                client.close()

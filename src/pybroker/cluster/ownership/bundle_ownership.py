@@ -1,0 +1,500 @@
+"""The owner of each bundle: one question for lookups, for the load of a topic, and for REST calls.
+
+A bundle belongs to the broker whose session created its ownership document. The store decides between two brokers that create
+it at the same time.
+
+Operation: `HeldBundles` has the bundles of this broker. Documents of other brokers are cached, and a watch removes what
+changed. An acquisition or a release runs to its end even if the request that caused it is gone.
+
+A broker that loses its session closes the topics of all its bundles, in the order that prevents two owners: the metadata client
+reports the loss before the server can end the session, `holds_session` is asked before anything is dispatched, and fencing, which
+needs no store, comes before everything that waits. In the next session the bundles have no owner until a client looks them up.
+
+A document with this broker's addresses and another session mark was left by an earlier session or process. It is not deleted:
+between the read and the deletion, the session could end, and another broker could create its own. It disappears with its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from enum import Enum
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple, Protocol
+
+from pybroker.cluster.advertised_addresses import LookupResult
+from pybroker.cluster.broker_registry import BrokerRegistry
+from pybroker.cluster.ownership.assignment import NextStep, next_step
+from pybroker.cluster.ownership.held_bundles import BundleState, HeldBundles
+from pybroker.cluster.ownership.namespace_bundle import (
+    OWNERS,
+    WHOLE,
+    NamespaceBundle,
+    bundle_of_path,
+    bundle_of_topic,
+)
+from pybroker.cluster.ownership.owner_document import (
+    OwnerDocument,
+    decoded_document,
+    own_document,
+    urls_of_broker,
+    urls_of_document,
+)
+from pybroker.errors import (
+    BadVersionError,
+    MetadataError,
+    MetadataUnavailable,
+    ServiceNotReady,
+    StoreError,
+    TopicNotFound,
+    UnknownOutcome,
+)
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.metadata.session_report import SessionEvent
+from pybroker.model import system_topics
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.waiting.keyed_lock import KeyedLock
+
+ATTEMPTS = 5
+"""Of a lookup whose bundle changes its owner meanwhile."""
+RETRY_PAUSE_S = 0.5
+"""Between two attempts to delete the document of a released bundle."""
+_SESSION_MARK_BITS = 64
+
+
+class BundleTopics(Protocol):
+    """The topics of this broker, by bundle."""
+
+    async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
+        """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
+
+    async def close(self, bundles: Collection[NamespaceBundle]) -> None:
+        """Fence the topics of the bundles, wait for those that are being loaded, and close all."""
+
+
+class OwnerKind(Enum):
+    """Where a lookup leads."""
+
+    HERE = "here"
+    OTHER = "other"
+    """Another broker has the bundle."""
+    REDIRECT = "redirect"
+    """The bundle has no owner; the broker of the answer decides or acquires it."""
+
+
+class Owner(NamedTuple):
+    """The answer to a lookup. `urls` are empty for HERE, because the caller knows its own."""
+
+    kind: OwnerKind
+    urls: LookupResult
+    is_authoritative: bool
+
+
+_HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
+
+
+class BundleOwnership:
+    """Created when the addresses of this broker are known. `start` comes first; `close` releases nothing."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        resources: Resources,
+        registry: BrokerRegistry,
+        topics: BundleTopics,
+        random: Random,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self.registry = registry
+        self._topics = topics
+        self._random = random
+        self.held: HeldBundles[NamespaceBundle] = HeldBundles()
+        self._session_mark = self._new_mark()
+        self._locks: KeyedLock[NamespaceBundle] = KeyedLock()
+        self._tasks = TaskOwner("ownership")
+        self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
+        self._changes = 0  # of any document: what was read before is not cached after
+        self._fencing = 0  # sessions whose topics still have clients
+        self._fenced = asyncio.Event()  # set without such a session
+        self._fenced.set()
+        self._heartbeat = NamespaceBundle(
+            system_topics.heartbeat_namespace(registry.own_broker.broker_id),
+            WHOLE,
+        )
+
+    def _new_mark(self) -> str:
+        return f"{self._random.getrandbits(_SESSION_MARK_BITS):016x}"
+
+    async def start(self) -> None:
+        """Follow the documents, and acquire the namespace of this broker's health checks. Raises StoreError."""
+        self._store.listen(self._session_changed)
+        self._store.watch(OWNERS, self._document_changed, self._documents_missed)
+        if not await self.acquire(self._heartbeat):
+            self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
+
+    async def close(self) -> None:
+        """End all tasks. The documents disappear with the session; release first what other brokers should have at once."""
+        await self._tasks.close()
+
+    # --- questions without IO ----------------------------------------------------------------------------------------
+
+    def bundle_of(self, topic: TopicName) -> NamespaceBundle:
+        """Return the bundle of `topic`. Raises TopicNotFound without its namespace."""
+        return bundle_of_topic(topic, self.boundaries(topic.namespace))
+
+    def boundaries(self, namespace: NamespaceName) -> list[str]:
+        """Raises TopicNotFound without the namespace."""
+        if system_topics.is_heartbeat_namespace(namespace):
+            return [f"0x{WHOLE.lower:08x}", f"0x{WHOLE.upper:08x}"]
+        policies = self._resources.namespace(namespace)
+        if policies is None:
+            raise TopicNotFound("Namespace not found")
+        return policies.bundles.boundaries
+
+    def bundles_of(self, namespace: NamespaceName) -> list[NamespaceBundle]:
+        boundaries = [int(each, 16) for each in self.boundaries(namespace)]
+        return [
+            NamespaceBundle(namespace, WHOLE._replace(lower=lower, upper=upper))
+            for lower, upper in pairwise(boundaries)
+        ]
+
+    def serves(self, bundle: NamespaceBundle) -> bool:
+        """Return whether this broker certainly owns `bundle` now, and does not release it."""
+        return self.held.serves(bundle) and self._store.holds_session()
+
+    def holds_session(self) -> bool:
+        """Return whether this broker may deliver messages. Right immediately after a freeze of the process.
+
+        After a lost session, no topic delivers before all topics of that session are fenced: there may be another session already.
+        """
+        return not self._fencing and self._store.holds_session()
+
+    def require_served(self, topic: TopicName) -> None:
+        """Raises ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`, and TopicNotFound."""
+        bundle = self.bundle_of(topic)
+        if not self.serves(bundle):
+            raise ServiceNotReady(
+                f"Namespace bundle ({bundle}) for topic ({topic}) not served by this"
+                f" instance:{self.registry.own_broker.broker_id}. Please redo the lookup."
+            )
+
+    def owned_bundles(self) -> list[NamespaceBundle]:
+        return list(self.held.owned())
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
+
+    async def owner_of(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
+        """Return the owner of the bundle of `topic`, which this broker may become, or the broker to ask.
+
+        Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        """
+        heartbeat_of = self._broker_of_heartbeat(topic.namespace)
+        if heartbeat_of is not None:
+            return self._heartbeat_owner(heartbeat_of, listener_name)
+        return await self.owner_of_bundle(self.bundle_of(topic), listener_name, is_authoritative=is_authoritative)
+
+    async def owner_of_bundle(
+        self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
+    ) -> Owner:
+        """Like `owner_of`."""
+        for _ in range(ATTEMPTS):
+            found = await self.present_owner(bundle, listener_name)
+            if found is not None:
+                return found
+            registry, leader = self.registry, self.registry.leader()
+            step = next_step(
+                is_authoritative=is_authoritative, is_leader=registry.is_leader(), knows_leader=leader is not None
+            )
+            if step is NextStep.ASK_LEADER and leader is not None:
+                return Owner(OwnerKind.REDIRECT, urls_of_broker(leader, listener_name), False)
+            if step is NextStep.CHOOSE:
+                chosen = await registry.choose_broker(str(bundle))
+                if chosen.broker_id != registry.own_broker.broker_id:
+                    return Owner(OwnerKind.REDIRECT, urls_of_broker(chosen, listener_name), True)
+            await self.acquire(bundle)
+        raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
+
+    async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
+        """Return the owner of `bundle`; None without one. Raises MetadataError while it is being unloaded, StoreError."""
+        if self.serves(bundle):
+            return _HERE
+        if self.held.state(bundle) is BundleState.RELEASING:
+            raise _being_unloaded(bundle)
+        document = self._documents.get(bundle) or await self._read_document(bundle)
+        if document is None:
+            return None
+        if document.disabled:
+            raise _being_unloaded(bundle)
+        if self._is_own(document):
+            if document.pybroker_session == self._session_mark:
+                return None  # the answer to the creation was lost, or has not arrived: the acquisition decides
+            raise MetadataError(
+                f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
+                " look the topic up again"
+            )
+        return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True)
+
+    def _is_own(self, document: OwnerDocument) -> bool:
+        own = self.registry.own_broker
+        if own.broker_service_url and document.native_url:
+            return document.native_url == own.broker_service_url
+        return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
+
+    def _broker_of_heartbeat(self, namespace: NamespaceName) -> str | None:
+        return namespace.local_name if system_topics.is_heartbeat_namespace(namespace) else None
+
+    def _heartbeat_owner(self, broker_id: str, listener_name: str | None) -> Owner:
+        if broker_id == self.registry.own_broker.broker_id:
+            return _HERE
+        broker = self.registry.brokers().get(broker_id)
+        if broker is None:
+            raise ServiceNotReady(f"broker {broker_id} is not running, so its health check topic has no owner")
+        return Owner(OwnerKind.OTHER, urls_of_broker(broker, listener_name), True)
+
+    async def _read_document(self, bundle: NamespaceBundle) -> OwnerDocument | None:
+        changes = self._changes
+        found = await self._store.get(bundle.path)
+        if found is None or not found.value:
+            return None
+        document = decoded_document(bundle.path, found.value)
+        if changes == self._changes and not self._is_own(document):
+            self._documents[bundle] = document
+        return document
+
+    # --- acquire and release -----------------------------------------------------------------------------------------
+
+    async def acquire(self, bundle: NamespaceBundle) -> bool:
+        """Own `bundle` if it has no owner. Return whether this broker owns it. Raises StoreError, MetadataError."""
+        async with self._locks.held(bundle):
+            if self.held.state(bundle) is not None:
+                return self.serves(bundle)
+            return await self._tasks.run_to_end(self._acquire(bundle), f"acquire {bundle}")
+
+    async def _acquire(self, bundle: NamespaceBundle) -> bool:
+        await self._fenced.wait()
+        session = self.held.begin_acquire(bundle)
+        try:
+            version = await self._create_document(bundle)
+            if version is None:
+                return False
+            try:
+                await self._require_present_bundle(bundle)
+            except BaseException:
+                await self._withdraw(bundle, session, version)
+                raise
+            if not self.held.created(bundle, session, version):
+                return False
+        finally:
+            self.held.gave_up(bundle, session)
+        logs.info("bundle.acquired", bundle=str(bundle))
+        return self.serves(bundle)
+
+    async def _create_document(self, bundle: NamespaceBundle) -> int | None:
+        """Return the version; None if another broker has the bundle."""
+        mark = self._session_mark
+        try:
+            return await self._store.put_for_session(bundle.path, own_document(self.registry.own_broker, mark))
+        except BadVersionError:
+            found = await self._store.get(bundle.path)
+            # An earlier attempt of this session may have ended without an answer.
+            is_own = found is not None and decoded_document(bundle.path, found.value).pybroker_session == mark
+            return found.version if found is not None and is_own and mark == self._session_mark else None
+
+    async def _require_present_bundle(self, bundle: NamespaceBundle) -> None:
+        """Raise MetadataError or TopicNotFound if the namespace does not have `bundle` any more, StoreError if that is unknown.
+
+        Called when the document exists: read before, the bundles could be those before a split, and the document would make
+        a second owner of the topics.
+        """
+        if system_topics.is_heartbeat_namespace(bundle.namespace):
+            return
+        await self._resources.refresh(metadata_paths.local_policies(bundle.namespace))
+        if bundle not in self.bundles_of(bundle.namespace):
+            raise MetadataError(f"Namespace bundle {bundle} was split or deleted; look the topic up again")
+
+    async def _withdraw(self, bundle: NamespaceBundle, session: int, version: int) -> None:
+        """Delete the document of a bundle that was not served."""
+        while self.held.session == session:
+            try:
+                await self._store.delete(bundle.path, version)
+            except (MetadataUnavailable, UnknownOutcome) as error:
+                logs.warning("bundle.release_failed", bundle=str(bundle), error=str(error))
+                await asyncio.sleep(RETRY_PAUSE_S)
+            except BadVersionError:
+                return  # another program deleted or replaced it
+            else:
+                return
+
+    async def release(self, bundle: NamespaceBundle) -> None:
+        """Close the topics of `bundle`, then delete its document. Does nothing if this broker does not own it.
+
+        Returns when another broker can own the bundle.
+        """
+        async with self._locks.held(bundle):
+            await self._tasks.run_to_end(self._release(bundle), f"release {bundle}")
+
+    async def _release(self, bundle: NamespaceBundle) -> None:
+        session, version = self.held.session, self.held.begin_release(bundle)
+        if version is None:
+            return
+        await self._topics.close([bundle])
+        await self._withdraw(bundle, session, version)
+        self.held.released(bundle, session)
+        logs.info("bundle.released", bundle=str(bundle))
+
+    async def release_all(self) -> None:
+        """Release all bundles before the broker stops, the health checks' last."""
+        bundles = [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
+        async with asyncio.TaskGroup() as group:
+            for bundle in bundles:
+                group.create_task(self.release(bundle))
+
+    async def _acquire_heartbeat(self, session: int) -> None:
+        """Repeat until the bundle is acquired: an earlier session of this broker may still have it."""
+        while session == self.held.session:
+            try:
+                if await self.acquire(self._heartbeat):
+                    return
+            except (MetadataError, StoreError) as error:
+                logs.warning("bundle.heartbeat_not_acquired", error=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    # --- split -------------------------------------------------------------------------------------------------------
+
+    async def split(
+        self,
+        bundle: NamespaceBundle,
+        parts: Collection[NamespaceBundle],
+        store_boundaries: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Split a bundle of this broker, in Pulsar's order: documents of the parts, boundaries, end of the old document.
+
+        Clients stay connected. Raises MetadataError, and the errors of `store_boundaries`, after which nothing is split.
+        """
+        async with self._locks.held(bundle):
+            await self._tasks.run_to_end(self._split(bundle, parts, store_boundaries), f"split {bundle}")
+
+    async def _split(
+        self,
+        bundle: NamespaceBundle,
+        parts: Collection[NamespaceBundle],
+        store_boundaries: Callable[[], Awaitable[None]],
+    ) -> None:
+        if not self.serves(bundle):
+            raise ServiceNotReady(f"Namespace bundle {bundle} is not served by this broker any more; try again")
+        made: list[NamespaceBundle] = []
+        try:
+            for part in parts:
+                await self._own_part(part)
+                made.append(part)
+            await store_boundaries()
+        except BaseException:
+            for part in made:
+                await self._forget(part)
+            raise
+        await self._forget(bundle)
+        logs.info("bundle.split", bundle=str(bundle), parts=len(parts))
+
+    async def _own_part(self, part: NamespaceBundle) -> None:
+        if self.held.state(part) is not None:
+            return
+        session = self.held.begin_acquire(part)
+        try:
+            version = await self._create_document(part)
+            if version is None or not self.held.created(part, session, version):
+                raise MetadataError(f"Namespace bundle {part} has another owner: the bundle was not split")
+        finally:
+            self.held.gave_up(part, session)
+
+    async def _forget(self, bundle: NamespaceBundle) -> None:
+        """Delete the document of a bundle that does not exist in the boundaries. Its topics belong to other bundles."""
+        session, version = self.held.session, self.held.begin_release(bundle)
+        if version is None:
+            return
+        try:
+            await self._store.delete(bundle.path, version)
+        except StoreError as error:
+            # No lookup leads to this bundle any more, so the document does no harm until the session ends.
+            logs.warning("bundle.release_failed", bundle=str(bundle), error=str(error))
+        self.held.released(bundle, session)
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _document_changed(self, path: str) -> None:
+        self._changes += 1
+        bundle = bundle_of_path(path)
+        if bundle is None:
+            return
+        self._documents.pop(bundle, None)
+        if self.held.serves(bundle):
+            self._tasks.start(self._verify([bundle]), f"verify {bundle}")
+
+    def _documents_missed(self) -> None:
+        self._changes += 1
+        self._documents.clear()
+        if owned := self.owned_bundles():
+            self._tasks.start(self._verify(owned), "verify")
+
+    async def _verify(self, bundles: Collection[NamespaceBundle]) -> None:
+        """Give up the bundles whose document another program deleted or replaced."""
+        mark = self._session_mark
+        try:
+            found = await self._store.values_of([bundle.path for bundle in bundles])
+        except StoreError:
+            return  # with the next connection or session, the documents count as missed again
+        lost = []
+        for bundle, value in zip(bundles, found, strict=True):
+            if mark != self._session_mark:
+                return
+            if value is not None and _mark_of(value.value) == mark:
+                continue
+            if self.held.lost(bundle):
+                logs.error("bundle.lost", bundle=str(bundle), reason="another program deleted or replaced its document")
+                lost.append(bundle)
+        await self._topics.fence(lost)
+        await self._topics.close(lost)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        match event:
+            case SessionEvent.LOST:
+                lost = self.held.session_lost()
+                self._session_mark = self._new_mark()
+                self._changes += 1
+                self._documents.clear()
+                self._fencing += 1
+                self._fenced.clear()
+                self._tasks.start(self._session_lost(lost), "session lost")
+            case SessionEvent.RENEWED:
+                self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
+
+    async def _session_lost(self, lost: Collection[NamespaceBundle]) -> None:
+        if lost:
+            logs.error(
+                "bundles.lost",
+                bundles=len(lost),
+                reason="the session with the metadata store is lost; topics are closed",
+            )
+        try:
+            await self._topics.fence(lost)
+        finally:
+            self._fencing -= 1
+            if not self._fencing:
+                self._fenced.set()
+        await self._topics.close(lost)
+
+
+def _mark_of(value: bytes) -> str | None:
+    try:
+        return decoded_document("", value).pybroker_session
+    except MetadataError:
+        return None
+
+
+def _being_unloaded(bundle: NamespaceBundle) -> MetadataError:
+    return MetadataError(f"Namespace bundle {bundle} is being unloaded")

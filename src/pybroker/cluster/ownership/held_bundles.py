@@ -1,0 +1,111 @@
+"""The bundles that this broker has, without IO: `bundle_ownership.py` performs, and reports here.
+
+    absent --begin_acquire--> ACQUIRING --created--> OWNED --begin_release--> RELEASING --released--> absent
+                                  |                    |                          |
+                                  +---- gave_up        +--- session_lost, lost ---+-----------------> absent
+
+A bundle is served while it is OWNED. RELEASING: its topics are being closed, and its document still exists, so no other broker
+serves it yet.
+
+Invariants: what began in a session never has an effect in a later one; a bundle is OWNED only if its document was created in
+the present session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from enum import Enum
+from typing import Generic, TypeVar
+
+B = TypeVar("B", bound=Hashable)
+
+
+class BundleState(Enum):
+    """See the diagram above."""
+
+    ACQUIRING = "acquiring"
+    OWNED = "owned"
+    RELEASING = "releasing"
+
+
+class _Held:
+    __slots__ = ("session", "state", "version")
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self.state = BundleState.ACQUIRING
+        self.version = -1
+
+
+class HeldBundles(Generic[B]):
+    """The state of each bundle that is not absent. Sessions are counted from 0."""
+
+    def __init__(self) -> None:
+        self.session = 0
+        self._held: dict[B, _Held] = {}
+
+    def state(self, bundle: B) -> BundleState | None:
+        held = self._held.get(bundle)
+        return None if held is None else held.state
+
+    def serves(self, bundle: B) -> bool:
+        held = self._held.get(bundle)
+        return held is not None and held.state is BundleState.OWNED
+
+    def owned(self) -> Iterator[B]:
+        return (bundle for bundle, held in self._held.items() if held.state is BundleState.OWNED)
+
+    def begin_acquire(self, bundle: B) -> int:
+        """Return the session in which the attempt began. The bundle must be absent."""
+        assert bundle not in self._held, "one attempt at a time"
+        self._held[bundle] = _Held(self.session)
+        return self.session
+
+    def created(self, bundle: B, session: int, version: int) -> bool:
+        """The document was created, with this version. Return False if the session ended meanwhile: then it means nothing."""
+        held = self._held.get(bundle)
+        if session != self.session or held is None:
+            return False
+        assert held.state is BundleState.ACQUIRING, "one attempt at a time"
+        held.state, held.version = BundleState.OWNED, version
+        return True
+
+    def gave_up(self, bundle: B, session: int) -> None:
+        """The attempt of that session ended without the bundle."""
+        held = self._held.get(bundle)
+        if held is not None and held.session == session and held.state is BundleState.ACQUIRING:
+            del self._held[bundle]
+
+    def begin_release(self, bundle: B) -> int | None:
+        """Stop serving. Return the version of the document; None if the bundle is not owned."""
+        held = self._held.get(bundle)
+        if held is None or held.state is not BundleState.OWNED:
+            return None
+        held.state = BundleState.RELEASING
+        return held.version
+
+    def released(self, bundle: B, session: int) -> None:
+        """The document, which belonged to that session, does not exist any more."""
+        held = self._held.get(bundle)
+        if held is not None and held.session == session and held.state is BundleState.RELEASING:
+            del self._held[bundle]
+
+    def lost(self, bundle: B) -> bool:
+        """The document of a bundle was deleted or replaced by another program. Return whether the bundle was owned."""
+        held = self._held.get(bundle)
+        if held is None or held.state is not BundleState.OWNED:
+            return False
+        del self._held[bundle]
+        return True
+
+    def session_lost(self) -> list[B]:
+        """Forget all bundles. Return those that were owned or released: the caller closes their topics."""
+        self.session += 1
+        had = [bundle for bundle, held in self._held.items() if held.state is not BundleState.ACQUIRING]
+        self._held.clear()
+        return had
+
+    def check_invariants(self) -> None:
+        for held in self._held.values():
+            assert held.session == self.session, "a bundle of an earlier session"
+            assert (held.version >= 0) == (held.state is not BundleState.ACQUIRING), "an owned bundle has a document"
