@@ -1,7 +1,7 @@
 """Random walks of a cluster's members: sessions that end, killed and restarted brokers, Java brokers, junk, deleted values.
 
-The oracle checks, in every iteration of the event loop, that at most one broker is the leader, and after each step, when the brokers
-had time to settle, what the documents of the store say.
+The oracle checks, in every iteration of the event loop, that at most one broker is the leader, and after each step, when the
+brokers had time to settle, what the documents of the store say.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class World:
         if leading is None or not leading.membership.brokers():
             return  # the registration of the only broker was just deleted
         chosen = {bundle: (await leading.membership.choose_broker(bundle)).broker_id for bundle in BUNDLES}
-        assert set(chosen.values()) <= leading.membership.brokers().keys(), f"{chosen} has brokers that are not registered"
+        assert set(chosen.values()) <= leading.membership.brokers().keys(), (
+            f"{chosen} has brokers that are not registered"
+        )
         again = {bundle: (await leading.membership.choose_broker(bundle)).broker_id for bundle in BUNDLES}
         assert again == chosen, "a decision changed without a reason"
         bundle = self.random.choice(BUNDLES)
@@ -156,11 +158,7 @@ class World:
 
     def _open(self, member: Member) -> list[str]:
         assignment = member.membership.assignment
-        return [
-            bundle
-            for bundle in assignment._decisions
-            if f"/namespace/{bundle}" not in self.tree.values
-        ]
+        return [bundle for bundle in assignment._decisions if f"/namespace/{bundle}" not in self.tree.values]
 
     def check_always(self) -> None:
         found = leaders(list(self.members.values()))

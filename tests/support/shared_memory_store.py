@@ -14,7 +14,7 @@ from pybroker.errors import MetadataUnavailable
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import ANY_VERSION, Change, SessionListener, Versioned
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
-from pybroker.metadata.watches import Watches
+from pybroker.metadata.metadata_store import Watches
 
 MAX_ITERATIONS = 3
 

@@ -183,7 +183,9 @@ class ClusterMembership:
             bundle, self._placement.placement(), choice_settings(self._config), self._runtime.clock.monotonic_ms()
         )
         if chosen is None and not registrations:
-            raise ServiceNotReady(f"no broker is registered that may serve bundle {bundle}; this broker registers again")
+            raise ServiceNotReady(
+                f"no broker is registered that may serve bundle {bundle}; this broker registers again"
+            )
         if chosen is None:
             raise ServiceNotReady(
                 f"no registered broker may serve bundle {bundle}: the isolation policies of cluster"

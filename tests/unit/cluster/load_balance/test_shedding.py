@@ -45,9 +45,7 @@ class Cluster:
         candidates = self.candidates()
         for each in candidates:
             self.averages.add(each.broker_id, each.report, self.minute * MINUTE_MS)
-        found = self.shedding.moves(
-            candidates, self.least_used, lambda _: True, settings, self.minute * MINUTE_MS
-        )
+        found = self.shedding.moves(candidates, self.least_used, lambda _: True, settings, self.minute * MINUTE_MS)
         for move in found:
             rate = self.bundles[move.source_id].pop(move.bundle)
             self.bundles[move.destination_id][move.bundle] = rate

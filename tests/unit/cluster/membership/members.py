@@ -41,9 +41,7 @@ class FixedLoad:
         figures = {
             f"public/default/{name}": BundleFigures(rate, rate * 1000, topic_count=1) for name, rate in bundles.items()
         }
-        self.report = LoadReport(
-            cpu=ResourceUsage(cpu, 100), bundles=figures, measured_ms=self.report.measured_ms + 1
-        )
+        self.report = LoadReport(cpu=ResourceUsage(cpu, 100), bundles=figures, measured_ms=self.report.measured_ms + 1)
 
 
 class Member:
@@ -118,9 +116,9 @@ async def register_java(store: MetadataStore, number: int, **changed: object) ->
     return broker_id
 
 
-async def until(condition: Callable[[], object], what: str = "") -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  (what is awaited has no event)
             await asyncio.sleep(0.002)
 
 
@@ -152,5 +150,3 @@ async def short_pauses() -> AsyncIterator[None]:
 
 def leaders(found: list[Member]) -> list[str]:
     return [member.id for member in found if member.membership.is_leader()]
-
-

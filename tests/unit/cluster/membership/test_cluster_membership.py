@@ -76,7 +76,7 @@ async def test_leaving_broker_deletes_its_registration_and_another_one_becomes_l
     async with members(2) as (first, second):
         await first.membership.leave()
         assert first.id not in {path.rpartition("/")[2] for path in first.store._values}
-        await until(lambda: second.membership.is_leader())
+        await until(second.membership.is_leader)
         assert set(second.membership.brokers()) == {second.id}
         await asyncio.sleep(0.05)
         assert set(second.membership.brokers()) == {second.id}, "it does not come back"
