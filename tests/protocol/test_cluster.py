@@ -258,6 +258,8 @@ async def _lost_session() -> None:
         await until(lambda: not one.service.loaded.persistent)
         status, reason = await rest(one, "GET", f"{ADMIN}/stats")
         assert status == 500, reason
+        status, explained = await rest(one, "GET", f"{ADMIN}/explain")
+        assert (status, [each["code"] for each in explained["findings"]]) == (200, ["bundle-not-served"])
         await one.store.end_past_sessions()
         one.store.renew()
         await asyncio.to_thread(producer.send, b"after")

@@ -12,6 +12,7 @@ TESTS_OF_CODES: dict[Code, tuple[str, ...]] = {
         "test_loaded_topic_continues_without_metadata_and_explain_reports_it",
         "test_policy_changed_at_one_broker_is_enforced_at_the_other",
     ),
+    Code.BUNDLE_NOT_SERVED: ("test_explain_names_bundle_without_serving_owner",),
     Code.BROKER_NOT_REGISTERED: ("test_explain_names_why_the_broker_is_not_registered",),
     Code.LOAD_MANAGER_CONFLICT: ("test_explain_names_another_load_manager_and_unusable_registrations",),
     Code.REGISTRATION_UNUSABLE: ("test_explain_names_another_load_manager_and_unusable_registrations",),
