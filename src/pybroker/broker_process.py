@@ -55,7 +55,6 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
-from pybroker.metadata.earlier_session import end_earlier_session, forget_session, keep_session
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
@@ -383,7 +382,13 @@ class Broker:
             )
         keeps_session = self._kind is LedgerStoreKind.BOOKKEEPER and self.is_stored_locally
         if keeps_session:
-            await end_earlier_session(self._directory, addresses.metadata, client_options(self.config))
+            from pybroker.bookkeeper_store.left_session import (  # noqa: PLC0415  (only in a cluster)
+                end_left_session,
+                forget_session,
+                keep_session,
+            )
+
+            await end_left_session(self._directory, addresses.metadata, client_options(self.config))
         store = await open_shared_metadata(self.config, addresses, self.runtime.random)
         if keeps_session:
             self._closers.append(lambda: forget_session(self._directory))

@@ -153,7 +153,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         )
 
     @property
-    def session_ticket(self) -> tuple[int, bytes]:
+    def session_ticket(self) -> zookeeper_session.SessionTicket:
         return self._client.session_ticket
 
     def listen(self, listener: SessionListener) -> None:

@@ -1,4 +1,4 @@
-"""The end of the session that a killed process of the same data directory left in the shared metadata store.
+"""The end of the session that a killed process of the same data directory left.
 
 Without it, everything that belonged to that session, such as the ownership of bundles, would have no user until the session's
 time-out. The lock of the data directory shows that the earlier process does not run any more.
@@ -11,26 +11,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.session_report import SessionEvent
 from pybroker.runtime import logs
-
-if TYPE_CHECKING:
-    from pybroker.zookeeper.addresses import ServerAddresses
-    from pybroker.zookeeper.client import ClientOptions
-    from pybroker.zookeeper.session import SessionTicket
+from pybroker.zookeeper.addresses import ServerAddresses
+from pybroker.zookeeper.client import ClientOptions, ZooKeeperClient
+from pybroker.zookeeper.errors import ZooKeeperError
+from pybroker.zookeeper.session import SessionTicket
 
 FILE_NAME = "metadata-session.json"
 END_DEADLINE_S = 10.0
 
 
-async def end_earlier_session(directory: Path, addresses: ServerAddresses, options: ClientOptions) -> None:
+async def end_left_session(directory: Path, addresses: ServerAddresses, options: ClientOptions) -> None:
     """End the session in the directory's file, if there is one. A failure is logged: the session ends by its time-out."""
-    from pybroker.zookeeper.client import ZooKeeperClient  # noqa: PLC0415  (only where it is used)
-    from pybroker.zookeeper.errors import ZooKeeperError  # noqa: PLC0415
-
     path = directory / FILE_NAME
     ticket = _read(path)
     if ticket is None:
@@ -45,12 +40,12 @@ async def end_earlier_session(directory: Path, addresses: ServerAddresses, optio
 
 
 def keep_session(store: MetadataStore, directory: Path) -> None:
-    """Write the present session into the directory's file, and each later one."""
+    """Write the present session of a shared store into the directory's file, and each later one."""
 
     def write() -> None:
         ticket = store.session_ticket
         if ticket is not None:
-            _write(directory / FILE_NAME, *ticket)
+            write_session(directory, ticket)
 
     def session_changed(event: SessionEvent) -> None:
         if event is SessionEvent.RENEWED:
@@ -66,8 +61,6 @@ def forget_session(directory: Path) -> None:
 
 
 def _read(path: Path) -> SessionTicket | None:
-    from pybroker.zookeeper.session import SessionTicket  # noqa: PLC0415
-
     try:
         document = json.loads(path.read_text())
         return SessionTicket(int(document["sessionId"]), bytes.fromhex(document["password"]))
@@ -78,13 +71,14 @@ def _read(path: Path) -> SessionTicket | None:
         return None
 
 
-def _write(path: Path, session_id: int, password: bytes) -> None:
+def write_session(directory: Path, ticket: SessionTicket) -> None:
     """Replace the file. A failure is logged: without the file, a killed broker waits for its session's time-out."""
+    path = directory / FILE_NAME
     partial = path.with_name(path.name + ".partial")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(json.dumps({"sessionId": session_id, "password": password.hex()}))
+            file.write(json.dumps({"sessionId": ticket.session_id, "password": ticket.password.hex()}))
         partial.replace(path)
     except OSError as error:
         logs.warning("metadata_session.file_not_written", path=path, reason=str(error))
