@@ -12,9 +12,8 @@ from random import Random
 
 from pybroker.errors import MetadataUnavailable
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
-from pybroker.metadata.metadata_store import ANY_VERSION, Change, SessionListener, Versioned
+from pybroker.metadata.metadata_store import ANY_VERSION, Change, SessionListener, Versioned, Watches
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
-from pybroker.metadata.metadata_store import Watches
 
 MAX_ITERATIONS = 3
 

@@ -24,6 +24,7 @@ from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -38,7 +39,6 @@ from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
-from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
@@ -255,15 +255,18 @@ class BrokerService:
 
     # --- cluster -----------------------------------------------------------------------------------------------------
 
-    async def join(self, registry: BrokerRegistry) -> None:
-        """Share the topics with the other brokers of `registry`. Called once, with known addresses. Raises StoreError."""
+    async def join(self, registry: BrokerRegistry) -> OtherBrokers:
+        """Share the topics with the other brokers of `registry`, and return the calls to them. Called once, with known
+        addresses. Raises StoreError.
+        """
         closing = BundleClosing(self.topics, self._closing)
-        self.other_brokers = OtherBrokers(self.runtime.config, self.presence)
+        self.other_brokers = others = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
-        self.broker_context.elsewhere = OwnersTopics(ownership, self.other_brokers)
+        self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         await ownership.start()
+        return others
 
     # --- life --------------------------------------------------------------------------------------------------------
 
