@@ -257,15 +257,18 @@ class BrokerService:
 
     # --- cluster -----------------------------------------------------------------------------------------------------
 
-    async def join(self, registry: BrokerRegistry) -> None:
-        """Share the topics with the other brokers of `registry`. Called once, with known addresses. Raises StoreError."""
+    async def join(self, registry: BrokerRegistry) -> OtherBrokers:
+        """Share the topics with the other brokers of `registry`, and return the calls to them. Called once, with known
+        addresses. Raises StoreError.
+        """
         closing = BundleClosing(self.topics, self._closing)
-        self.other_brokers = OtherBrokers(self.runtime.config, self.presence)
+        self.other_brokers = others = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
-        self.broker_context.elsewhere = OwnersTopics(ownership, self.other_brokers)
+        self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         await ownership.start()
+        return others
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ async def test_load_is_stored_again_after_a_change_of_ten_percent_and_never_soon
         await until(lambda: member.store.puts == puts + 1)
         member.load.set(cpu=25, a=10)
         await until(lambda: member.store.puts == puts + 2)
-        assert member.membership.registrations[member.id].report.bundles.keys() == {"public/default/a"}
+        await until(lambda: member.membership.registrations[member.id].report.bundles.keys() == {"public/default/a"})
     async with members(1, load_balancer_report_update_min_interval_millis=60_000) as (member,):
         puts = member.store.puts
         member.load.set(cpu=90)
