@@ -15,7 +15,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -61,6 +61,7 @@ from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import (
     SharedAddresses,
+    client_options,
     open_shared_metadata,
     shared_addresses,
     with_local_documents,
@@ -82,6 +83,9 @@ from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
 from pybroker.version import __version__
 from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+if TYPE_CHECKING:
+    from pybroker.cluster.membership.cluster_membership import ClusterMembership
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -326,9 +330,7 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         if self.service.membership is not None:
-            await self.service.join(self.service.membership)
-            # Java brokers send clients here from now on.
-            await self.service.membership.start(float(self.config.metadata_store_start_timeout_seconds))
+            await self._join_cluster(self.service.membership)
         self.service.presence.ready = True
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
@@ -379,7 +381,19 @@ class Broker:
             stored_id = await asyncio.to_thread(
                 value_before_conversion, self._directory / "metadata.db", DIRECTORY_ID_PATH
             )
+        keeps_session = self._kind is LedgerStoreKind.BOOKKEEPER and self.is_stored_locally
+        if keeps_session:
+            from pybroker.bookkeeper_store.left_session import (  # noqa: PLC0415  (only in a cluster)
+                end_left_session,
+                forget_session,
+                keep_session,
+            )
+
+            await end_left_session(self._directory, addresses.metadata, client_options(self.config))
         store = await open_shared_metadata(self.config, addresses, self.runtime.random)
+        if keeps_session:
+            self._closers.append(lambda: forget_session(self._directory))
+            keep_session(store, self._directory)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
         self._instance = directory_id(stored_id, self.runtime)
@@ -544,6 +558,14 @@ class Broker:
         )
         self._closers.append(membership.close)
         service.membership = membership
+
+    async def _join_cluster(self, membership: ClusterMembership) -> None:
+        """Own bundles and register. Java brokers send clients here from then on. Raises StoreError."""
+        from pybroker.cluster.membership.load_shedding_task import LoadSheddingTask  # noqa: PLC0415  (only in a cluster)
+
+        others = await self.service.join(membership)
+        await membership.start(float(self.config.metadata_store_start_timeout_seconds))
+        self._tasks.start(LoadSheddingTask(self.runtime, membership, others).run(), "shedding")
 
     async def _leave_cluster(self) -> None:
         """Deregister, so that no new bundle comes. A store that fails does not stop the broker from closing."""

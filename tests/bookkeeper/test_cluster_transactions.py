@@ -1,4 +1,4 @@
-"""Transactions in a cluster: coordinators, topics and subscriptions at different brokers, and the loss of a coordinator's broker."""
+"""Transactions in a cluster: coordinators and participants at different brokers, and the loss of a coordinator's broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BROKERS = 3
 INPUT, OUTPUT = "persistent://public/default/input", "persistent://public/default/output"
 ADMIN = "/admin/v2/persistent/public/default"
 TRANSACTIONS = "/admin/v3/transactions"
-MESSAGES = 60
+MESSAGES = 32
 DEADLINE_S = 90.0
 ENDED = (ClientError, BrokerError, OutcomeUnknown, TransactionEnded, TransactionFailed)
 

@@ -1,7 +1,7 @@
 """Random walks of a cluster's members: sessions that end, killed and restarted brokers, Java brokers, junk, deleted values.
 
-The oracle checks, in every iteration of the event loop, that at most one broker is the leader, and after each step, when the brokers
-had time to settle, what the documents of the store say.
+The oracle checks, in every iteration of the event loop, that at most one broker is the leader, and after each step, when the
+brokers had time to settle, what the documents of the store say.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.fuzz.membership_model import STEPS, run_walk
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.cluster.load_balance.broker_choice import BundleAssignment
-from pybroker.cluster.membership import cluster_membership, leader_rules, registered_brokers
+from pybroker.cluster.membership import cluster_membership, leader_rules, registered_brokers, registration
 from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.registration import Unusable
 
@@ -118,7 +118,7 @@ def brokers_that_leave_stay_listed(patch: pytest.MonkeyPatch) -> None:
 
 
 def junk_is_a_broker(patch: pytest.MonkeyPatch) -> None:
-    before = registered_brokers.parsed
+    before = registration.parsed
 
     def parsed(broker_id: str, value: bytes) -> object:
         found = before(broker_id, value)

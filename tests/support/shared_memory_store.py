@@ -10,11 +10,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from pybroker.metadata.watches import Watches
-
 from pybroker.errors import MetadataUnavailable
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
-from pybroker.metadata.metadata_store import ANY_VERSION, Change, SessionListener, Versioned
+from pybroker.metadata.metadata_store import ANY_VERSION, Change, SessionListener, Versioned, Watches
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
 
 MAX_ITERATIONS = 3

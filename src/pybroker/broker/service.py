@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.broker.context.broker_context import BrokerContext
 from pybroker.broker.context.pending_transaction_ends import pending_end_at
@@ -24,6 +25,7 @@ from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -36,10 +38,8 @@ from pybroker.broker.lifecycle.topic_manager import Topics
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
 from pybroker.broker.lifecycle.topics_elsewhere import OwnersTopics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
-from pybroker.broker.lifecycle.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
-from pybroker.broker.lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
@@ -190,9 +190,11 @@ class BrokerService:
         started_ms = self.runtime.clock.monotonic_ms()
         try:
             if self.ownership is not None:
-                return await cluster_lookup(
+                answer = await cluster_lookup(
                     self.ownership, self.presence, topic, listener_name, is_authoritative=is_authoritative
                 )
+                self.runtime.stats.lookup_redirects += answer.is_redirect
+                return answer
             self.require_namespace(topic.namespace)
             return LookupAnswer(self.presence.addresses.resolve(listener_name))
         except Exception:
@@ -263,21 +265,24 @@ class BrokerService:
 
     # --- cluster -----------------------------------------------------------------------------------------------------
 
-    async def join(self, registry: BrokerRegistry) -> None:
-        """Share the topics with the other brokers of `registry`. Called once, with known addresses. Raises StoreError."""
-        from pybroker.broker.lifecycle.remote_participants import OwnersParticipants  # noqa: PLC0415  (only in a cluster)
+    async def join(self, registry: BrokerRegistry) -> OtherBrokers:
+        """Share the topics with the other brokers of `registry`, and return the calls to them. Called once, with known
+        addresses. Raises StoreError.
+        """
+        from pybroker.broker.cluster.remote_participants import OwnersParticipants  # noqa: PLC0415  (only in a cluster)
 
         closing = BundleClosing(self.topics, self._closing, self.transactions, self.broker_context.tasks)
-        self.other_brokers = OtherBrokers(self.runtime.config, self.presence)
+        self.other_brokers = others = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
-        self.broker_context.elsewhere = OwnersTopics(ownership, self.other_brokers)
+        self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         self.transactions.ownership = ownership
         self.participants.elsewhere = OwnersParticipants(ownership, self.cluster_client)
         await ownership.start()
-        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, self.other_brokers)
+        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
         self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
+        return others
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -307,6 +307,7 @@ class FakeBroker:
         self.cluster_documents = ClusterDocuments(metadata)
         self.request_stop = None
         self.identity = None
+        self.membership = None
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, self.resources)
         self.presence = Presence()

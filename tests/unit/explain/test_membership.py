@@ -15,7 +15,7 @@ def test_explain_reports_nothing_without_a_cluster_or_a_problem() -> None:
 def test_explain_names_why_the_broker_is_not_registered() -> None:
     (finding,) = explain_membership(WELL._replace(is_registered=False, conflict="another broker is registered as h:1"))
     assert finding.code is Code.BROKER_NOT_REGISTERED
-    assert "another broker is registered as h:1" in finding.text
+    assert "another broker is registered as h:1" in finding.sentence
 
 
 def test_explain_names_another_load_manager_and_unusable_registrations() -> None:
@@ -23,5 +23,5 @@ def test_explain_names_another_load_manager_and_unusable_registrations() -> None
         WELL._replace(load_manager_problem="broker b uses X", unusable={"j:1": "it is not JSON"})
     )
     assert [each.code for each in found] == [Code.LOAD_MANAGER_CONFLICT, Code.REGISTRATION_UNUSABLE]
-    assert "j:1" in found[1].text
+    assert "j:1" in found[1].sentence
     assert not any(each.waits for each in found)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content, text_response
-from pybroker.admin.calls.own_address import broker_id, web_url
+from pybroker.admin.calls.own_address import broker_id, broker_ids, web_url
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.cluster.bundles import find_bundle
@@ -49,13 +49,13 @@ def routes() -> list[Route]:
 async def list_brokers(call: Call) -> Response:
     """List the registered brokers; a broker that is alone lists itself."""
     call.require_superuser()
-    return json_response(_broker_ids(call))
+    return json_response(broker_ids(call))
 
 
 async def list_brokers_of_cluster(call: Call) -> Response:
     """List the registered brokers of this broker's cluster. 412 for another cluster."""
     call.require_superuser()
-    return json_response(_broker_ids(call))
+    return json_response(broker_ids(call))
 
 
 async def get_leader(call: Call) -> Response:
@@ -188,11 +188,6 @@ async def shut_down(call: Call) -> Response:
         raise AdminError(405, "This broker is embedded in another program. Stop it there.")
     call.broker.request_stop()
     return no_content()
-
-
-def _broker_ids(call: Call) -> list[str]:
-    membership = call.broker.membership
-    return [broker_id(call)] if membership is None else sorted(membership.brokers())
 
 
 def _redirect_to_broker(call: Call, named: str) -> Response:

@@ -1,5 +1,5 @@
-"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration. They are stored and returned
-but have no effect.
+"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration. The migration is stored
+and returned but has no effect; the others restrict the brokers that a cluster's leader chooses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
-from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.own_address import broker_ids
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
@@ -109,9 +109,9 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return which isolation policies match this broker."""
+    """Return which isolation policies match each broker of the cluster."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
-    return json_response([isolation_of(broker_id(call), policies)])
+    return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:

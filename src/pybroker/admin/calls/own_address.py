@@ -1,4 +1,4 @@
-"""The address of the broker's HTTP port, which names the broker in answers."""
+"""The address of the broker's HTTP port, which names the broker in answers, and the other brokers of its cluster."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ def web_url(call: Call) -> str:
 
 def broker_id(call: Call) -> str:
     return urlsplit(web_url(call)).netloc
+
+
+def broker_ids(call: Call) -> list[str]:
+    """Return the registered brokers of the cluster; a broker that is alone is the only one."""
+    membership = call.broker.membership
+    return [broker_id(call)] if membership is None else sorted(membership.brokers())

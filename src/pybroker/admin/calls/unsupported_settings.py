@@ -47,6 +47,11 @@ def _always(_call: Call, _body: Any) -> bool:
     return True
 
 
+def _is_alone(call: Call, _body: Any) -> bool:
+    """The leader of a cluster carries these settings out."""
+    return call.broker.membership is None
+
+
 def _other_clusters(call: Call, clusters: Iterable[str] | None) -> bool:
     return any(cluster != call.config.cluster_name for cluster in clusters or ())
 
@@ -123,8 +128,8 @@ TABLE: tuple[Unserved, ...] = (
             ("POST", _CLUSTER + "/peers"): lambda _, body: bool(body),
         },
     ),
-    Unserved("failure domains", {("POST", _CLUSTER + "/failureDomains/{domain}"): _always}),
-    Unserved("isolation policies", {("POST", _CLUSTER + "/namespaceIsolationPolicies/{policy}"): _always}),
+    Unserved("failure domains", {("POST", _CLUSTER + "/failureDomains/{domain}"): _is_alone}),
+    Unserved("isolation policies", {("POST", _CLUSTER + "/namespaceIsolationPolicies/{policy}"): _is_alone}),
     Unserved(
         "migration of clusters and namespaces",
         {
@@ -134,11 +139,7 @@ TABLE: tuple[Unserved, ...] = (
         },
         frozenset({"migrated"}),
     ),
-    Unserved(
-        "anti-affinity of namespaces",
-        {("POST", _NAMESPACE + "/antiAffinity"): _always},
-        frozenset({"namespaceAntiAffinityGroup"}),
-    ),
+    Unserved("anti-affinity of namespaces", {("POST", _NAMESPACE + "/antiAffinity"): _is_alone}),
     Unserved(
         "affinity to bookies",
         {("POST", _NAMESPACE + "/persistence/bookieAffinity"): _given},

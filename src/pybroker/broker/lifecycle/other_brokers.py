@@ -6,6 +6,7 @@ import asyncio
 import http.client
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError
@@ -15,6 +16,7 @@ from pybroker.errors import AdminError, ServiceNotReady
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
+    from pybroker.cluster.broker_registry import RegisteredBroker
     from pybroker.config import BrokerConfig
 
 CALLS_AT_ONCE = 16
@@ -38,6 +40,13 @@ class OtherBrokers:
         """
         async with self._slots:
             return await asyncio.to_thread(self._call, base_url, method, path, body)
+
+    async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
+        """Make `owner` unload `bundle`, which `destination` then acquires. Raises AdminError and ServiceNotReady."""
+        namespace, _, bounds = bundle.rpartition("/")
+        query = urlencode({"destinationBroker": destination.broker_id})
+        base_url = owner.web_service_url or owner.web_service_url_tls
+        await self.call(base_url, "PUT", f"/admin/v2/namespaces/{namespace}/{bounds}/unload?{query}")
 
     def _call(self, base_url: str, method: str, path: str, body: object) -> Any:
         client: RestClient | None = None

@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.cluster.load_balance.bundle_averages import BundleAverages
 from pybroker.cluster.load_balance.isolation_rules import permitted_hosts, spread_by_group
 from pybroker.cluster.load_balance.load_report import LoadReport
 from pybroker.model.cluster_data import NamespaceIsolationData
+
+if TYPE_CHECKING:
+    from random import Random
 
 RATE_DIGITS = 6
 """Message rates that differ less are equal: they are sums in different orders."""

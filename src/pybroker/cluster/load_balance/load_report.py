@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ResourceUsage(NamedTuple):
-    """Usage and limit of one resource. Without a known limit the usage has no share, as in Pulsar."""
+    """Usage and limit of one resource. With an unknown limit, 0 or less, the usage has no share, as in Pulsar."""
 
     usage: float = 0.0
     limit: float = 0.0
@@ -39,15 +39,18 @@ class BundleFigures(NamedTuple):
         return self.byte_rate_in + self.byte_rate_out
 
 
+NO_USAGE = ResourceUsage()
+
+
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One measurement. Invariant: all figures are finite and not negative."""
+    """One measurement. Invariant: all figures are finite, and usages and rates not negative."""
 
-    cpu: ResourceUsage = ResourceUsage()
-    memory: ResourceUsage = ResourceUsage()
-    direct_memory: ResourceUsage = ResourceUsage()
-    bandwidth_in: ResourceUsage = ResourceUsage()
-    bandwidth_out: ResourceUsage = ResourceUsage()
+    cpu: ResourceUsage = NO_USAGE
+    memory: ResourceUsage = NO_USAGE
+    direct_memory: ResourceUsage = NO_USAGE
+    bandwidth_in: ResourceUsage = NO_USAGE
+    bandwidth_out: ResourceUsage = NO_USAGE
     bundles: Mapping[str, BundleFigures] = field(default_factory=dict)
     """Bundles with loaded topics, by `tenant/namespace/0x00000000_0x40000000`."""
     measured_ms: int = 0

@@ -1,7 +1,7 @@
 """Shedding: which bundles a leader moves away from brokers that are used more than the average, after Pulsar's ThresholdShedder.
 
-A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by `threshold_share`. Bundles with
-the most traffic move until its expected use is MARGIN_SHARE below the threshold. The rules against oscillation:
+A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by `threshold_share`. Bundles
+with the most traffic move until its expected use is MARGIN_SHARE below the threshold. The rules against oscillation:
 
 * A bundle moves only if the destination stays less used afterwards than the broker that it leaves (the dead band).
 * A broker that lost or gained a bundle is left alone for `settle_ms`, until reports show the effect.

@@ -37,8 +37,11 @@ class LoadSheddingTask:
 
     async def run(self) -> None:
         while True:
-            await self._runtime.sleep(self._runtime.config.load_balancer_shedding_interval_minutes * 60.0)
+            await self._runtime.sleep(self._interval_s())
             await self.run_once()
+
+    def _interval_s(self) -> float:
+        return self._runtime.config.load_balancer_shedding_interval_minutes * 60.0
 
     async def run_once(self) -> None:
         """Perform one round. A new leader starts without history."""

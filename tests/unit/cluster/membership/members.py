@@ -116,9 +116,9 @@ async def register_java(store: MetadataStore, number: int, **changed: object) ->
     return broker_id
 
 
-async def until(condition: Callable[[], object], what: str = "") -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  (what is awaited has no event)
             await asyncio.sleep(0.002)
 
 

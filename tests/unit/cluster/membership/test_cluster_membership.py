@@ -76,7 +76,7 @@ async def test_leaving_broker_deletes_its_registration_and_another_one_becomes_l
     async with members(2) as (first, second):
         await first.membership.leave()
         assert first.id not in {path.rpartition("/")[2] for path in first.store._values}
-        await until(lambda: second.membership.is_leader())
+        await until(second.membership.is_leader)
         assert set(second.membership.brokers()) == {second.id}
         await asyncio.sleep(0.05)
         assert set(second.membership.brokers()) == {second.id}, "it does not come back"
@@ -224,7 +224,7 @@ async def test_load_is_stored_again_after_a_change_of_ten_percent_and_never_soon
         await until(lambda: member.store.puts == puts + 1)
         member.load.set(cpu=25, a=10)
         await until(lambda: member.store.puts == puts + 2)
-        assert member.membership.registrations[member.id].report.bundles.keys() == {"public/default/a"}
+        await until(lambda: member.membership.registrations[member.id].report.bundles.keys() == {"public/default/a"})
     async with members(1, load_balancer_report_update_min_interval_millis=60_000) as (member,):
         puts = member.store.puts
         member.load.set(cpu=90)

@@ -56,6 +56,9 @@ class ModelTopics:
         self.open: set[TopicName] = set()
         self.loading: set[TopicName] = set()
 
+    def acquired(self, bundle: NamespaceBundle) -> None:
+        pass
+
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
         self.open -= {topic for topic in self.open if any(bundle.contains(topic) for bundle in bundles)}
 

@@ -33,6 +33,9 @@ class RecordingTopics:
         self.closing: Callable[[NamespaceBundle], Awaitable[None]] | None = None
         self.fencing: asyncio.Event | None = None
 
+    def acquired(self, bundle: NamespaceBundle) -> None:
+        pass
+
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
         if self.fencing is not None:
             await self.fencing.wait()
@@ -134,7 +137,7 @@ async def a_document_created_in_a_lost_session_means_nothing(kind: type[BundleOw
             await one.store.end_past_sessions()
             one.store.renew()
 
-        one.ownership._resources.refresh = refresh  # type: ignore[method-assign]
+        one.ownership._resources.refresh = refresh  # type: ignore[method-assign, assignment]
         await one.ownership.acquire(bundle)
         assert not one.ownership.serves(bundle)
         assert await story.two.ownership.acquire(bundle)

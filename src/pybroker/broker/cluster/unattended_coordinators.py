@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
     from pybroker.transactions.coordinators import Coordinators
 
-CHECK_INTERVAL_S = 30.0
+CHECK_INTERVAL_S = 10.0
 
 
 class UnattendedCoordinators:
