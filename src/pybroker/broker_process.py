@@ -61,6 +61,7 @@ from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.shared_metadata import (
     SharedAddresses,
+    client_options,
     open_shared_metadata,
     shared_addresses,
     with_local_documents,
@@ -380,7 +381,19 @@ class Broker:
             stored_id = await asyncio.to_thread(
                 value_before_conversion, self._directory / "metadata.db", DIRECTORY_ID_PATH
             )
+        keeps_session = self._kind is LedgerStoreKind.BOOKKEEPER and self.is_stored_locally
+        if keeps_session:
+            from pybroker.bookkeeper_store.left_session import (  # noqa: PLC0415  (only in a cluster)
+                end_left_session,
+                forget_session,
+                keep_session,
+            )
+
+            await end_left_session(self._directory, addresses.metadata, client_options(self.config))
         store = await open_shared_metadata(self.config, addresses, self.runtime.random)
+        if keeps_session:
+            self._closers.append(lambda: forget_session(self._directory))
+            keep_session(store, self._directory)
         self._closers.append(store.close)
         broker_id = self._fixed_broker_id()
         self._instance = directory_id(stored_id, self.runtime)

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import pulsar
@@ -78,7 +79,8 @@ def call(
         try:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=30) as answer:
                 text = answer.read().decode()
-                return answer.status, json.loads(text) if text else None
+                is_json = text.startswith(("{", "[", '"'))
+                return answer.status, json.loads(text) if is_json else text or None
         except urllib.error.HTTPError as error:
             if error.code != 307:
                 return error.code, error.read().decode()
@@ -263,10 +265,20 @@ class Load:
             return sorted((self.receipted - self.shared) | (self.receipted - keyed))
 
 
+def divide(brokers: list[BrokerProcess]) -> None:
+    """Give each broker some bundles, asked of the first one."""
+    _, found = call(brokers[0], "GET", f"{NAMESPACE}/bundles")
+    for number, (lower, upper) in enumerate(pairwise(found["boundaries"])):
+        destination = brokers[number % BROKERS].http_url.removeprefix("http://")
+        path = f"{NAMESPACE}/{lower}_{upper}/unload?destinationBroker={destination}"
+        assert call(brokers[0], "PUT", path) == (204, None)
+
+
 def test_unload_transfer_and_kill_of_owners_lose_nothing(brokers: list[BrokerProcess]) -> None:
     assert call(brokers[0], "PUT", f"{ADMIN}/orders/partitions", PARTITIONS) == (204, None)
     load = Load(brokers)
     load.progress(200)
+    divide(brokers)
     owners = [owner_of(brokers, f"{TOPIC}-partition-{index}") for index in range(PARTITIONS)]
     assert len({broker.url for broker in owners}) > 1, "one broker has all bundles"
     for broker in brokers:
@@ -291,6 +303,8 @@ def test_unload_transfer_and_kill_of_owners_lose_nothing(brokers: list[BrokerPro
     assert call(brokers[1], "PUT", f"{NAMESPACE}/{bundle}/split?unload=true") == (204, None)
     load.progress(100)
     for _ in range(ROUNDS):
+        divide(brokers)
+        load.progress(100)
         victim = owner_of(brokers, f"{TOPIC}-partition-0")
         victim.kill()
         began = time.monotonic()

@@ -226,6 +226,7 @@ PURE = (
     "cluster.ownership.namespace_bundle",
     "admin.calls.served_at",
     "broker.explain.membership",
+    "broker.explain.ownership",
     "bookkeeper.append_state",
     "bookkeeper.bookie_choice",
     "bookkeeper.bookkeeper_pb2",

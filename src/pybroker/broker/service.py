@@ -191,9 +191,11 @@ class BrokerService:
         started_ms = self.runtime.clock.monotonic_ms()
         try:
             if self.ownership is not None:
-                return await cluster_lookup(
+                answer = await cluster_lookup(
                     self.ownership, self.presence, topic, listener_name, is_authoritative=is_authoritative
                 )
+                self.runtime.stats.lookup_redirects += answer.is_redirect
+                return answer
             self.require_namespace(topic.namespace)
             return LookupAnswer(self.presence.addresses.resolve(listener_name))
         except Exception:

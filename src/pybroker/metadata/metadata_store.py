@@ -25,10 +25,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
 from pybroker.model.counters import Buckets
+
+if TYPE_CHECKING:
+    from pybroker.zookeeper.session import SessionTicket
 from pybroker.runtime import logs
 
 ANY_VERSION = -1
@@ -115,6 +118,11 @@ class MetadataStore(ABC):
     @property
     def session_report(self) -> SessionReport | None:
         """None for an embedded store."""
+        return None
+
+    @property
+    def session_ticket(self) -> SessionTicket | None:
+        """With which a later process can end the session; None for an embedded store."""
         return None
 
     def listen(self, listener: SessionListener) -> None:  # noqa: B027  (an embedded store has no events)

@@ -7,6 +7,7 @@ makes sense with its local ledgers. The documents that several clusters share ma
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pybroker.metadata.metadata_store import (
     ANY_VERSION,
@@ -19,6 +20,9 @@ from pybroker.metadata.metadata_store import (
     Watch,
 )
 from pybroker.metadata.session_report import SessionReport, SessionState
+
+if TYPE_CHECKING:
+    from pybroker.zookeeper.session import SessionTicket
 
 
 class RoutedMetadataStore(MetadataStore):
@@ -49,6 +53,10 @@ class RoutedMetadataStore(MetadataStore):
     @property
     def session_report(self) -> SessionReport | None:
         return self._rest.session_report
+
+    @property
+    def session_ticket(self) -> SessionTicket | None:
+        return self._rest.session_ticket
 
     def holds_session(self) -> bool:
         return self._rest.holds_session()

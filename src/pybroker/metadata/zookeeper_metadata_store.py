@@ -152,6 +152,10 @@ class ZooKeeperMetadataStore(MetadataStore):
             self._client.last_failure,
         )
 
+    @property
+    def session_ticket(self) -> zookeeper_session.SessionTicket:
+        return self._client.session_ticket
+
     def listen(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
 

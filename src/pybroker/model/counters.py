@@ -209,6 +209,7 @@ class BrokerStats:
         "is_healthy",
         "lookup_failures",
         "lookup_ms",
+        "lookup_redirects",
         "lookups",
         "loop_lag_max_ms",
         "loop_lag_ms",
@@ -239,6 +240,7 @@ class BrokerStats:
         self.pending_publish_bytes = 0
         self.lookups = 0
         self.lookup_failures = 0
+        self.lookup_redirects = 0
         self.topic_loads = 0
         self.topic_load_failures = 0
         self.loop_lag_ms = 0.0

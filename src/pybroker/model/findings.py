@@ -85,6 +85,14 @@ class Code(Enum):
         "The registration of a broker in the metadata store cannot be used. Java brokers may fail every lookup because of it.",
         "Restart the named broker, or delete its value in the metadata store if no such broker runs.",
     )
+    BUNDLE_NOT_SERVED = (
+        "bundle-not-served",
+        "The topic's namespace bundle has no broker that serves it now: it is being unloaded, or its owner's session is ending.",
+        (
+            "Wait: clients look the topic up again by themselves. After the death of a broker it takes the session time-out "
+            "(metadataStoreSessionTimeoutMillis)."
+        ),
+    )
     METADATA_CONFLICT = (
         "metadata-conflict",
         "Another process has changed the topic's metadata. The broker closes the topic, because a topic may have only one owner.",

@@ -51,7 +51,7 @@ from pybroker.zookeeper.operations import (
     SetOp,
     Stat,
 )
-from pybroker.zookeeper.session import SessionEvent, SessionState
+from pybroker.zookeeper.session import SessionEvent, SessionState, SessionTicket
 
 __all__ = [
     "ANY_VERSION",
@@ -69,6 +69,7 @@ __all__ = [
     "ServerAddresses",
     "SessionEvent",
     "SessionState",
+    "SessionTicket",
     "SetOp",
     "Stat",
     "Watch",

@@ -62,6 +62,7 @@ from pybroker.zookeeper.session import (
     Session,
     SessionEvent,
     SessionState,
+    SessionTicket,
 )
 
 _Result = TypeVar("_Result")
@@ -284,6 +285,23 @@ class ZooKeeperClient:
         self._first_session.cancel()
         for watch in self._watches:
             watch.added.cancel()
+
+    @property
+    def session_ticket(self) -> SessionTicket:
+        return self._session.ticket
+
+    @staticmethod
+    async def end_session(
+        addresses: ServerAddresses, options: ClientOptions, ticket: SessionTicket, deadline_s: float
+    ) -> None:
+        """End a session that another process began and does not use any more: its ephemeral nodes disappear at once.
+
+        Does nothing if the session has ended. Raises ConnectionLoss without a server in time, and AuthFailed.
+        """
+        client = ZooKeeperClient(addresses, options)
+        client._session.resume(ticket)
+        await client.start(deadline_s)
+        await client.close()
 
     # --- operations --------------------------------------------------------------------------------------------------
 

@@ -168,6 +168,13 @@ class _Accepted(NamedTuple):
     timeout_ms: int
 
 
+class SessionTicket(NamedTuple):
+    """What a later process needs to end the session of this one. The password is a secret."""
+
+    session_id: int
+    password: bytes
+
+
 class Session:
     """One client's session and its current connection."""
 
@@ -193,6 +200,15 @@ class Session:
         self._last_sent_ms = 0.0
         self._pending: deque[tuple[int, float, object]] = deque()  # xid, sent, token
         self._pings: deque[float] = deque()
+
+    @property
+    def ticket(self) -> SessionTicket:
+        return SessionTicket(self.session_id, self._password)
+
+    def resume(self, ticket: SessionTicket) -> None:
+        """Ask for that session with the first connection; if the server has ended it, with the next one for a new session."""
+        assert self.state is SessionState.CONNECTING, "before the first connection"
+        self.session_id, self._password = ticket
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ TESTS_OF_CODES: dict[Code, tuple[str, ...]] = {
     Code.BROKER_NOT_REGISTERED: ("test_explain_names_why_the_broker_is_not_registered",),
     Code.LOAD_MANAGER_CONFLICT: ("test_explain_names_another_load_manager_and_unusable_registrations",),
     Code.REGISTRATION_UNUSABLE: ("test_explain_names_another_load_manager_and_unusable_registrations",),
+    Code.BUNDLE_NOT_SERVED: ("test_explain_names_bundle_without_serving_owner",),
     Code.METADATA_CONFLICT: ("test_a_topic_that_somebody_else_has_changed_is_told",),
     Code.STORAGE_FAILED: ("test_a_write_that_failed_is_told_until_the_next_ledger_is_ready",),
     Code.DISK_FULL: ("test_a_full_disk_is_told_and_what_it_refused",),

@@ -12,7 +12,7 @@ from pybroker.admin.calls.served_at import ServedAt
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.cluster.ownership.bundle_ownership import Owner, OwnerKind
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
-from pybroker.errors import AdminError
+from pybroker.errors import AdminError, MetadataError, ServiceNotReady, StoreError
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import is_heartbeat_namespace
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 
 AUTHORITATIVE = "authoritative"
+DESTINATION = "destinationBroker"
+EXPLAIN = "/explain"
 LARGEST = "LARGEST"
 """In place of a bundle: the handler finds out which one."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
@@ -48,7 +50,12 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
-    owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
+    try:
+        owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
+    except (MetadataError, ServiceNotReady, StoreError):
+        if call.scope["path"].endswith(EXPLAIN):
+            return None  # the handler explains it
+        raise
     return _to(call, ownership, owner, name)
 
 
@@ -64,13 +71,13 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
 async def to_owner_of(
     call: Call, ownership: BundleOwnership, bundle: NamespaceBundle, *, may_acquire: bool, path: str | None = None
 ) -> Response | None:
-    """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker owns it."""
+    """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker acts."""
     if may_acquire:
         owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
     else:
         present = await ownership.present_owner(bundle)
         if present is None:
-            return no_content()
+            return None if call.query(DESTINATION) else no_content()  # the handler gives it to that broker
         owner = present
     return _to(call, ownership, owner, bundle, path)
 

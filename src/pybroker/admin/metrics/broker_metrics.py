@@ -102,7 +102,7 @@ class BrokerLines:
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
         # Always 0: one broker serves all topics.
-        yield from samples.counter("pulsar_broker_lookup_redirects", 0)
+        yield from samples.counter("pulsar_broker_lookup_redirects", stats.lookup_redirects)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
     def _topic_loads(self) -> Iterator[str]:

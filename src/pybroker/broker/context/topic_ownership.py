@@ -25,14 +25,17 @@ class TopicsElsewhere(Protocol):
     Raises AdminError, TopicNotFound, ServiceNotReady, MetadataError, StoreError.
     """
 
+    async def serves(self, topic: TopicName) -> bool:
+        """Return whether another broker serves the topic."""
+
     async def delete(self, topic: TopicName, *, force: bool) -> bool:
         """Delete the topic at its owner."""
 
     async def subscriptions(self, topic: TopicName) -> Mapping[str, Mapping[str, str]] | None:
         """Return the properties of each durable subscription."""
 
-    async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> bool:
-        """Create a subscription at the first message, unless it exists."""
+    async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
+        """Create a subscription at the first message, unless it exists. The owner may not know yet that the topic exists."""
 
 
 class NotJoined:

@@ -139,37 +139,48 @@ class PartitionedTopicOperations:
         async with self._creation.room(name, partitions - present):
             added = range(present, partitions)
             await self._make(name, added)
-            if name.is_persistent:
-                await self._copy_subscriptions(name, added)
+            subscriptions = await self._subscriptions_of(name) if name.is_persistent else {}
+            remote = [
+                index for index in added if not await self._create_subscriptions(name.partition(index), subscriptions)
+            ]
 
             def change(document: PartitionedTopicMetadata) -> None:
                 document.partitions = partitions
 
             await self._partitioned.update(name, change)
+            # Their owners load these partitions only now. The subscriptions begin at the first message all the same.
+            for index in remote:
+                await self._create_subscriptions_elsewhere(name.partition(index), subscriptions)
 
-    async def _copy_subscriptions(self, name: TopicName, added: Sequence[int]) -> None:
+    async def _subscriptions_of(self, name: TopicName) -> Mapping[str, Mapping[str, str]]:
+        """Return the properties of each durable subscription of the first partition."""
+        first, elsewhere = name.partition(0), self._broker_context.elsewhere
         try:
-            wanted = await self._subscriptions(name.partition(0))
+            found = None if elsewhere is None else await elsewhere.subscriptions(first)
+            if found is not None:
+                return found
+            topic = await self._topics.load(first, may_create=False)
         except TopicNotFound:
-            return
-        for index in added if wanted else ():
-            await self._create_subscriptions(name.partition(index), wanted)
-
-    async def _subscriptions(self, partition: TopicName) -> Mapping[str, Mapping[str, str]]:
-        """Return the properties of each durable subscription."""
-        elsewhere = self._broker_context.elsewhere
-        found = None if elsewhere is None else await elsewhere.subscriptions(partition)
-        if found is not None:
-            return found
-        topic = await self._topics.load(partition, may_create=False)
+            return {}
         return {each.name: dict(each.cursor.properties) for each in topic.subscriptions.values() if each.is_durable}
 
-    async def _create_subscriptions(self, partition: TopicName, wanted: Mapping[str, Mapping[str, str]]) -> None:
+    async def _create_subscriptions(self, partition: TopicName, wanted: Mapping[str, Mapping[str, str]]) -> bool:
+        """Create subscriptions at the first message. Return False if another broker must do it."""
         elsewhere = self._broker_context.elsewhere
+        if wanted and elsewhere is not None and await elsewhere.serves(partition):
+            return False
         for name, properties in wanted.items():
-            if elsewhere is None or not await elsewhere.create_subscription(partition, name, properties):
-                topic = await self._topics.load(partition, may_create=False)
-                await topic.create_subscription(name, EARLIEST, dict(properties))
+            topic = await self._topics.load(partition, may_create=False)
+            await topic.create_subscription(name, EARLIEST, dict(properties))
+        return True
+
+    async def _create_subscriptions_elsewhere(
+        self, partition: TopicName, wanted: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        elsewhere = self._broker_context.elsewhere
+        assert elsewhere is not None, "another broker serves the partition"
+        for name, properties in wanted.items():
+            await elsewhere.create_subscription(partition, name, properties)
 
     # --- delete ------------------------------------------------------------------------------------------------------
 

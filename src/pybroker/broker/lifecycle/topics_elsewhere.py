@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -16,12 +17,20 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 
+CREATE_ATTEMPTS = 50
+"""For a partition that was just added: the other broker reads the new number a moment later."""
+CREATE_PAUSE_S = 0.1
+
+
 class OwnersTopics:
     """`TopicsElsewhere` of a cluster."""
 
     def __init__(self, ownership: BundleOwnership, others: OtherBrokers) -> None:
         self._ownership = ownership
         self._others = others
+
+    async def serves(self, topic: TopicName) -> bool:
+        return await self._owner_url(topic) is not None
 
     async def delete(self, topic: TopicName, *, force: bool) -> bool:
         url = await self._owner_url(topic)
@@ -47,18 +56,23 @@ class OwnersTopics:
             if each.get("durable", False)
         }
 
-    async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> bool:
-        url = await self._owner_url(topic)
-        if url is None:
-            return False
+    async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
         path = f"{_path(topic)}/subscription/{quote(name, safe='')}"
         body = {"ledgerId": -1, "entryId": -1, "properties": dict(properties)}
-        try:
-            await self._others.call(url, "PUT", path, body)
-        except AdminError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-        return True
+        for attempt in range(CREATE_ATTEMPTS):
+            # The owner of the moment; this broker itself if it has become the owner.
+            owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
+            urls = self._ownership.registry.own_broker.addresses if owner.kind is OwnerKind.HERE else owner.urls
+            try:
+                await self._others.call(urls.http_url or urls.http_url_tls, "PUT", path, body)
+            except AdminError as error:
+                if error.status == HTTPStatus.CONFLICT:
+                    return
+                if error.status != HTTPStatus.NOT_FOUND or attempt == CREATE_ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(CREATE_PAUSE_S)
+            else:
+                return
 
     async def _owner_url(self, topic: TopicName) -> str | None:
         """Return the URL of the owner's REST API, or of the broker to ask; None if this broker serves the topic."""

@@ -1,0 +1,114 @@
+"""Brokers of one cluster in the test's process: real ports and topics, modelled metadata servers and bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tests.support.bookkeeper_store_model import ModelCluster
+from tests.support.cluster_brokers import FixedRegistry
+from tests.support.shared_store import SharedSession, SharedTree
+
+from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
+from pybroker.bookkeeper_store.client_options import max_entry_bytes
+from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
+from pybroker.broker.service import BrokerService
+from pybroker.broker_assembly import Stores
+from pybroker.broker_process import Broker, OwnProcess
+from pybroker.cluster.advertised_addresses import LookupResult
+from pybroker.cluster.broker_registry import RegisteredBroker
+from pybroker.config import BrokerConfig
+from pybroker.metadata.resources import Resources
+from pybroker.runtime.runtime import Runtime
+
+SETTINGS: dict[str, Any] = {
+    "cluster_name": "c1",
+    "bind_address": "127.0.0.1",
+    "broker_service_port": 0,
+    "web_service_port": 0,
+    "transaction_coordinator_enabled": False,
+    "system_topic_enabled": False,
+    "topic_level_policies_enabled": False,
+}
+
+
+class ClusterBroker:
+    """One broker. `kill` ends its session like kill -9, except that its process goes on."""
+
+    def __init__(self, cluster: ModelledCluster) -> None:
+        self.store = SharedSession(cluster.tree)
+        runtime = Runtime(BrokerConfig(**SETTINGS))
+        nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
+        self._ledgers = cluster.bookies.store()
+        self._cursors = BookKeeperCursorStore(
+            self._ledgers.client,
+            self.store,
+            nodes,
+            max_entry_bytes=max_entry_bytes(cluster.bookies.options),
+            max_entries=50_000,
+        )
+        stores = Stores(self.store, self._ledgers, self._cursors, PulsarRecords(self.store, nodes, runtime.clock))
+        self.process = Broker(runtime, OwnProcess(), stores=stores)
+
+    async def start(self) -> None:
+        await self.process.start()
+
+    @property
+    def service(self) -> BrokerService:
+        return self.process.service
+
+    @property
+    def registered(self) -> RegisteredBroker:
+        found = self.service.presence.addresses.resolve(None)
+        listeners = {"inside": LookupResult("pulsar://inside:1", "", "", "")}
+        return RegisteredBroker(self.service.presence.broker_id, found.http_url, "", found.broker_url, "", listeners)
+
+    async def close(self) -> None:
+        await self.process.close()
+        await self._cursors.close()
+        await self._ledgers.close()
+        await self.store.end_past_sessions()
+        await self.store.tree.end(self.store.session)
+
+
+class ModelledCluster:
+    """Its brokers; the first is the leader."""
+
+    def __init__(self) -> None:
+        self.tree = SharedTree()
+        self.bookies = ModelCluster(Random(1))
+        self.brokers: list[ClusterBroker] = []
+        self.chosen = 0
+        """Which broker the leader chooses next."""
+
+    def choose(self, _bundle: str) -> RegisteredBroker:
+        return self.brokers[self.chosen].registered
+
+
+@asynccontextmanager
+async def modelled_cluster(brokers: int = 2) -> AsyncIterator[ModelledCluster]:
+    cluster = ModelledCluster()
+    resources = Resources(SharedSession(cluster.tree))
+    await resources.load()
+    await resources.bootstrap("c1")
+    try:
+        for _ in range(brokers):
+            broker = ClusterBroker(cluster)
+            await broker.start()
+            cluster.brokers.append(broker)
+        registered = {each.registered.broker_id: each.registered for each in cluster.brokers}
+        for each in cluster.brokers:
+            registry = FixedRegistry(each.registered, registered)
+            registry.leader_id = cluster.brokers[0].registered.broker_id
+            registry.choose = cluster.choose
+            await each.service.join(registry)
+        yield cluster
+    finally:
+        async with asyncio.TaskGroup() as group:
+            for each in cluster.brokers:
+                group.create_task(each.close())
