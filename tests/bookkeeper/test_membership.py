@@ -58,6 +58,12 @@ def rest(url: str, path: str) -> object:
         return json.loads(response.read())
 
 
+def command(url: str, *arguments: str) -> str:
+    """Return the output of `pybroker brokers ...` at the broker with this URL."""
+    line = [sys.executable, "-m", "pybroker", "brokers", *arguments, "--url", url]
+    return subprocess.run(line, check=True, capture_output=True, text=True).stdout
+
+
 def brokers_at(url: str) -> list[str]:
     found = rest(url, BROKERS)
     assert isinstance(found, list)
@@ -95,6 +101,9 @@ def test_pybrokers_elect_one_leader_and_replace_a_killed_one(zookeeper: str, tmp
         ids = sorted(id_of(url) for url in urls)
         until(lambda: all(brokers_at(url) == ids for url in urls))
         until(lambda: all(leader_at(url) == id_of(first.http_url) for url in urls))
+        assert command(second.http_url, "list").split() == ids
+        assert command(second.http_url, "leader-broker").startswith(id_of(first.http_url))
+        assert command(second.http_url, "health", "--broker", id_of(first.http_url)) == "ok\n"
         for leader, other in ((first, second), (second, first)):
             leader.kill()
             took_s = until(lambda other=other: leader_at(other.http_url) == id_of(other.http_url))  # type: ignore[misc]

@@ -317,3 +317,82 @@ async def _partitions() -> None:
         assert await rest(one, "POST", f"{NAMESPACE}/clearBacklog") == (204, None)
         assert await rest(two, "DELETE", f"{ADMIN}/partitions") == (204, None)
         assert await rest(one, "GET", f"{NAMESPACE}/topics") == (200, [])
+
+
+MESSAGES = 400
+PARTITIONS = 6
+
+
+def test_killed_owner_loses_no_receipted_message() -> None:
+    asyncio.run(_killed_owner())
+
+
+async def _killed_owner() -> None:
+    async with modelled_cluster(3) as cluster:
+        one, two, three = cluster.brokers
+        assert await rest(one, "PUT", f"{ADMIN}/partitions", PARTITIONS) == (204, None)
+        for index in range(PARTITIONS):
+            name = f"{TOPIC}-partition-{index}"
+            await look_up(cluster.brokers[hash_position(name) % 3], name, authoritative=True)
+        urls = ",".join(each.registered.broker_service_url for each in cluster.brokers).replace(",pulsar://", ",")
+        client = pulsar.Client(
+            urls, operation_timeout_seconds=30, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        shared, keyed = await asyncio.to_thread(_subscribe, client)
+        producer = await asyncio.to_thread(
+            client.create_producer, TOPIC, block_if_queue_full=True, send_timeout_millis=0
+        )
+        receipted: set[str] = set()
+
+        def stored(text: str, result: pulsar.Result) -> None:
+            assert result == pulsar.Result.Ok
+            receipted.add(text)
+
+        def publish(first: int) -> None:
+            for number in range(first, first + MESSAGES):
+                text = f"{number % 7}/{number}"
+                producer.send_async(
+                    text.encode(), lambda result, _, text=text: stored(text, result), partition_key=text[0]
+                )
+
+        await asyncio.to_thread(publish, 0)
+        await until(lambda: bool(receipted))
+        loads = {each: len(each.service.loaded.persistent) for each in cluster.brokers}
+        assert sum(loads.values()) == PARTITIONS
+        victim = max((two, three), key=lambda each: loads[each])
+        assert loads[victim]
+        cluster.chosen = 0
+        await victim.kill()
+        await asyncio.to_thread(publish, MESSAGES)
+        await victim.store.end_past_sessions()
+        await asyncio.to_thread(producer.flush)
+        assert len(receipted) == 2 * MESSAGES
+        for consumer in (shared, keyed):
+            received = await asyncio.to_thread(_drained, consumer, receipted)
+            for key in range(7):
+                numbers = [int(text[2:]) for text in dict.fromkeys(received) if text.startswith(f"{key}/")]
+                if consumer is keyed:
+                    assert numbers == sorted(numbers), f"the order of key {key} is broken"
+        assert (
+            sum(len(each.service.loaded.persistent) for each in (one, two, three) if each is not victim) == PARTITIONS
+        )
+        await asyncio.to_thread(client.close)
+
+
+def _subscribe(client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Consumer]:
+    return (
+        client.subscribe(TOPIC, "shared", consumer_type=pulsar.ConsumerType.Shared),
+        client.subscribe(TOPIC, "keyed", consumer_type=pulsar.ConsumerType.KeyShared),
+    )
+
+
+def _drained(consumer: pulsar.Consumer, wanted: set[str]) -> list[str]:
+    """Receive until all `wanted` messages have arrived."""
+    received: list[str] = []
+    missing = set(wanted)
+    while missing:
+        message = consumer.receive(TIMEOUT_MS)
+        received.append(message.data().decode())
+        missing.discard(received[-1])
+        consumer.acknowledge(message)
+    return received

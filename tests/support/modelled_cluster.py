@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class ClusterBroker:
-    """One broker. `kill` ends its session like kill -9, except that its process goes on."""
+    """One broker."""
 
     def __init__(self, cluster: ModelledCluster) -> None:
         self.store = SharedSession(cluster.tree)
@@ -53,6 +53,7 @@ class ClusterBroker:
             max_entries=50_000,
         )
         stores = Stores(self.store, self._ledgers, self._cursors, PulsarRecords(self.store, nodes, runtime.clock))
+        self.is_killed = False
         self.process = Broker(runtime, OwnProcess(), stores=stores)
 
     async def start(self) -> None:
@@ -68,8 +69,17 @@ class ClusterBroker:
         listeners = {"inside": LookupResult("pulsar://inside:1", "", "", "")}
         return RegisteredBroker(self.service.presence.broker_id, found.http_url, "", found.broker_url, "", listeners)
 
+    async def kill(self) -> None:
+        """End like a killed process: no client is notified, and the server ends the session later (`end_past_sessions`)."""
+        self.is_killed = True
+        self.process.listener.stop_reading()
+        self.process.listener.abort()
+        self.store.lose()
+        await self.process.crash()
+
     async def close(self) -> None:
-        await self.process.close()
+        if not self.is_killed:
+            await self.process.close()
         await self._cursors.close()
         await self._ledgers.close()
         await self.store.end_past_sessions()

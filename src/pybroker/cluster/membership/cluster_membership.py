@@ -50,7 +50,7 @@ from pybroker.cluster.membership.registration import (
     registration_path,
 )
 from pybroker.config import BrokerConfig
-from pybroker.errors import BadVersionError, MetadataUnavailable, ServiceNotReady, StoreError
+from pybroker.errors import BadVersionError, MetadataUnavailable, ServiceNotReady, StoreError, UnknownOutcome
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.cache_refresh import CacheRefresher
 from pybroker.metadata.metadata_store import MetadataStore
@@ -217,7 +217,7 @@ class ClusterMembership:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self, deadline_s: float) -> None:
-        """Register and take part in the election. Clients must be able to connect before.
+        """Register, and begin to take part in the election. Clients must be able to connect before.
 
         Waits up to `deadline_s` for the end of an earlier session at this address. Raises StoreError if the broker cannot join.
         """
@@ -231,13 +231,15 @@ class ClusterMembership:
         await self._leader.read_again()
         await self._placement.read_again()
         await self._first_registration(deadline_s)
-        await self._elect()
         self._tasks.start(self._run(), "run")
 
     async def _first_registration(self, deadline_s: float) -> None:
         ends_ms = self._runtime.clock.monotonic_ms() + deadline_s * 1000
         while True:
-            reason = await self._register()
+            try:
+                reason = await self._register()
+            except (MetadataUnavailable, UnknownOutcome) as error:
+                reason = str(error)
             if reason is None:
                 return
             may_end = self.load_manager_problem() is None and not configured_class_refusal(
@@ -249,7 +251,6 @@ class ClusterMembership:
                 logs.warning("broker.registration_waits", reason=reason)
             self.conflict = reason
             await asyncio.sleep(RETRY_PAUSE_S)
-            await self._registered.read_again()
 
     async def leave(self) -> None:
         """Delete the registration, so that no new bundle comes, then the leadership. Owned bundles are served on.

@@ -315,3 +315,16 @@ async def test_java_registration_is_read_with_its_load() -> None:
         assert set(found.broker.advertised_listeners) == {"internal"}
         assert not found.is_pybroker
         assert json.loads(java_registration(7))["lastStats"] == {}
+
+
+async def test_start_repeats_the_registration_when_the_session_ends_meanwhile() -> None:
+    async with short_pauses():
+        member = Member(SharedTree(), 0)
+        member.store.lose()
+        starting = asyncio.create_task(member.start(deadline_s=10))
+        await asyncio.sleep(0.02)
+        assert not starting.done()
+        member.store.renew()
+        await starting
+        await until(member.membership.is_leader)
+        await member.membership.close()
