@@ -44,7 +44,7 @@ export PULSAR_BASELINE_HOME
 .PHONY: help
 help:
 	@echo 'make serve                 run a broker on 127.0.0.1:6650 and 127.0.0.1:8080, data in ./data'
-	@echo 'make cluster ARGS=...      ZooKeeper, three bookies and brokers on this machine, data in ./data-cluster; needs Java 17 and Maven'
+	@echo 'make cluster ARGS=...      ZooKeeper, three bookies and three brokers on this machine, data in ./data-cluster; needs Java 17 and Maven'
 	@echo 'make test                  all lanes of tests but the long one'
 	@echo 'make .venv                 the environment alone, with all that tests and tools need'
 	@echo 'make lock                  renew the exact versions that .venv and a container are made of'

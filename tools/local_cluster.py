@@ -250,7 +250,7 @@ def parsed(arguments: Sequence[str] | None) -> Plan:
         prog="make cluster", description=__doc__.split("\n\n")[0], usage='make cluster ARGS="[options]"'
     )
     parser.add_argument("--data", type=Path, default=Path("data-cluster"), help="directory of the data and logs")
-    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (1)")
+    parser.add_argument("--brokers", type=int, default=3, help="number of brokers (3)")
     parser.add_argument("--bookies", type=int, default=3, help="number of bookies (3)")
     parser.add_argument("--zookeeper-port", type=int, default=2181)
     parser.add_argument("--bookie-port", type=int, default=3181, help="of the first bookie (3181)")
