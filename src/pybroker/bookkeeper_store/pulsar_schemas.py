@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from typing import TypeVar
-from urllib.parse import quote_plus
 
 from google.protobuf.message import DecodeError, Message
 
@@ -45,7 +44,7 @@ class PulsarSchemaStorage(SchemaStorage):
 
     def topic_path(self, topic: TopicName) -> str:
         # Encoded as by Java's URLEncoder.
-        name = quote_plus(topic.partitioned_name.local_name, safe="*").replace("~", "%7E")
+        name = java_encoded(topic.partitioned_name.local_name)
         return f"{ROOT}/{topic.namespace}/{name}"
 
     def document_path(self, path: str, version: int) -> str:
