@@ -264,6 +264,7 @@ PURE = (
     "managed_ledger.info.managed_ledger_info",
     "managed_ledger.ledger_listener",
     "managed_ledger.trimmed_ledgers",
+    "managed_ledger.state_size_limit",
     "managed_ledger.retention",
     "managed_ledger.rollover",
     "managed_ledger.max_read_position",

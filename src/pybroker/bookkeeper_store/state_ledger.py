@@ -91,7 +91,3 @@ async def delete_ledger(client: BookKeeperClient, ledger_id: int) -> None:
         await client.delete_ledger(ledger_id)
     except BookKeeperError as error:
         logs.warning("cursor_ledger.delete_failed", ledger_id=ledger_id, error=str(error))
-
-
-class StateTooLarge(StoreError):
-    """The state of a cursor is larger than an entry of a ledger can be. It was not stored."""

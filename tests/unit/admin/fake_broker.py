@@ -42,6 +42,7 @@ from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
+from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.model.counters import DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
@@ -112,6 +113,7 @@ class FakeCursor:
     failed_writes: int = 0
     written_bytes: int = 0
     oldest: FakeOldest = field(default_factory=FakeOldest)
+    size_limit: StateSizeLimit = field(default_factory=StateSizeLimit)
 
 
 @dataclass
