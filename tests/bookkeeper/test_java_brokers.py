@@ -38,6 +38,7 @@ class Brokers:
 
     def __init__(self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({})) -> None:
         java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"} | only_java
+        self.zookeeper = zookeeper
         self.java = JavaBroker(directory / "java", zookeeper, java)
         (directory / "own").mkdir()
         self.own = BrokerProcess(directory / "own", {**SETTINGS, "metadataStoreUrl": f"zk:{zookeeper}"})

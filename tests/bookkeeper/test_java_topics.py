@@ -6,11 +6,10 @@ reads what the other has written, and what the other has changed in its own docu
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,10 @@ from tests.bookkeeper.test_java_brokers import (
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.rest import Answer, call
 
+from pybroker.bookkeeper.ledger_metadata import decode_metadata
+from pybroker.bookkeeper.ledger_paths import ledger_path
 from pybroker.bookkeeper_store.document_compression import plain
+from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 pytestmark = pytest.mark.long
@@ -48,6 +50,7 @@ class Served:
     def __init__(self, brokers: Brokers, kind: str, client: pulsar.Client) -> None:
         self.kind = kind
         self.client = client
+        self._zookeeper = brokers.zookeeper
         self.url = brokers.java.http_url if kind == "java" else brokers.own.http_url
 
     def call(self, method: str, path: str, body: object = None) -> Answer:
@@ -65,23 +68,45 @@ class Served:
         return answer
 
     def state(self, topic: str) -> dict[str, Any]:
-        """Return the part of `internalStats` that does not depend on the owner."""
+        """Return the part of `internalStats` that does not depend on the owner: the next owner begins with another ledger, and may
+        delete the last one of the owner before, if it is acknowledged."""
         found = self.get(topic, "/internalStats")
-        rows = [row for row in found["ledgers"] if row["entries"] > 0]
-        current = (found["currentLedgerEntries"], found["currentLedgerSize"])
-        is_listed = bool(rows) and found["ledgers"][-1]["entries"] == current[0]
+        rows = {row["ledgerId"]: (row["entries"], row["size"]) for row in found["ledgers"]}
+        if found["currentLedgerEntries"]:
+            rows[max(rows)] = (found["currentLedgerEntries"], found["currentLedgerSize"])
+        cursors = found["cursors"]
+        marks = {name: _position_in(cursor["markDeletePosition"]) for name, cursor in cursors.items()}
+        last = max(((each, entries - 1) for each, (entries, _) in rows.items() if entries > 0), default=(-1, -1))
+        first = min(marks.values(), default=(-1, -1))
         return {
-            "entries": found["numberOfEntries"],
-            "size": found["totalSize"],
-            "last": found["lastConfirmedEntry"],
-            "ledgers": [(row["ledgerId"], row["entries"], row["size"]) for row in rows]
-            + ([(found["ledgers"][-1]["ledgerId"], *current)] if current[0] and not is_listed else []),
+            "last": last if any(mark < last for mark in marks.values()) else "acknowledged",
+            "ledgers": [
+                (each, *counts) for each, counts in sorted(rows.items()) if counts[0] > 0 and (each, counts[0] - 1) > first
+            ],
             "cursors": {
-                name: (cursor["markDeletePosition"], _normal(cursor["individuallyDeletedMessages"]))
-                for name, cursor in found["cursors"].items()
+                name: (marks[name], cursor["individuallyDeletedMessages"].replace(" ", ""))
+                if marks[name] < last
+                else "acknowledged"
+                for name, cursor in cursors.items()
             },
             "subscriptions": sorted(self.get(topic, "/subscriptions")),
         }
+
+    def custom_of_ledger(self, ledger_id: int) -> dict[str, bytes]:
+        """Return the custom metadata of a ledger."""
+        return dict(decode_metadata(asyncio.run(self._node(f"/ledgers/{ledger_path(ledger_id)}"))).custom)
+
+    def document(self, topic: str) -> bytes:
+        """Return the document of the managed ledger."""
+        return asyncio.run(self._node(f"/managed-ledgers/{NAMESPACE}/persistent/{java_encoded(topic)}"))
+
+    async def _node(self, path: str) -> bytes:
+        client = ZooKeeperClient(ServerAddresses.parse(self._zookeeper), ClientOptions(session_timeout_ms=10_000))
+        await client.start(30)
+        try:
+            return (await client.get(path))[0]
+        finally:
+            await client.close()
 
     def send(self, topic: str, *names: str) -> None:
         producer = self.client.create_producer(full(topic), batching_enabled=False)
@@ -90,8 +115,9 @@ class Served:
         producer.close()
 
 
-def _normal(ranges: str) -> str:
-    return ranges.replace(" ", "")
+def _position_in(text: str) -> tuple[int, int]:
+    ledger_id, entry_id = text.split(":")
+    return int(ledger_id), int(entry_id)
 
 
 def full(topic: str) -> str:
@@ -226,8 +252,8 @@ class ManyLedgers(Kind):
         received, _ = take(consumer, count)
         assert received == self.names[:count]
         del self.names[:count]
+        time.sleep(0.5)  # The client sends acknowledgements in groups.
         consumer.close()
-        time.sleep(1.0)  # acknowledgements without a receipt
         broker.change("POST", self.topic, "/trim")
         wanted = len(self.names) // ENTRIES_PER_LEDGER + 3
         deadline = time.monotonic() + 20
@@ -271,6 +297,11 @@ class UnusualNames(Kind):
 
     name = "names"
 
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.customs: dict[str, dict[str, bytes]] = {}
+        self.cursor_customs: dict[str, dict[str, bytes]] = {}
+
     def topics(self) -> list[str]:
         return [f"{self.topic} {name}" for name in UNUSUAL]
 
@@ -288,6 +319,12 @@ class UnusualNames(Kind):
 
     def _check(self, broker: Served, first: str) -> None:
         self.first = first
+        for topic in self.topics():
+            document = broker.document(topic)
+            assert (plain(topic, document) != document) == (broker.kind == "java"), "a Java broker compresses documents"
+            found = broker.get(topic, "/internalStats")
+            custom = broker.custom_of_ledger(found["ledgers"][-1]["ledgerId"])
+            assert custom == self.customs.setdefault(topic, custom), f"{broker.kind} {topic}"
         listed = broker.call("GET", "").json
         assert {full(topic) for topic in self.topics()} <= set(listed), f"{broker.kind}: {listed}"
         for topic in self.topics():
@@ -298,7 +335,15 @@ class UnusualNames(Kind):
             for subscription in UNUSUAL:
                 consumer = subscribe(broker.client, full(topic), subscription)
                 assert take(consumer, 1)[0] == [first], f"{broker.kind} {topic} {subscription}"
+                time.sleep(0.15)  # The client sends acknowledgements in groups.
                 consumer.close()
+        cursors = broker.get(self.topics()[0], "/internalStats")["cursors"]
+        ledgers = {name: cursor["cursorLedger"] for name, cursor in cursors.items()}
+        cursor_customs = {
+            name: broker.custom_of_ledger(ledger_id) for name, ledger_id in ledgers.items() if ledger_id >= 0
+        }
+        assert cursor_customs == (self.cursor_customs or cursor_customs)
+        self.cursor_customs = cursor_customs
 
 
 KINDS: tuple[type[Kind], ...] = (Chunked, Partitioned, ManyLedgers, Terminated, UnusualNames)

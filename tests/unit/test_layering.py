@@ -221,6 +221,7 @@ PURE = (
     "bookkeeper.append_state",
     "bookkeeper.bookie_choice",
     "bookkeeper.bookkeeper_pb2",
+    "bookkeeper.change_pacing",
     "bookkeeper.protocol.entry_format",
     "bookkeeper.errors",
     "bookkeeper.inspection.orphan_rule",
