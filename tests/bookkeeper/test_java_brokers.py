@@ -37,7 +37,7 @@ class Brokers:
     """A Java broker and a pybroker, of which one runs."""
 
     def __init__(self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({})) -> None:
-        java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"} | only_java
+        java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"} | dict(only_java)
         self.zookeeper = zookeeper
         self.java = JavaBroker(directory / "java", zookeeper, java)
         (directory / "own").mkdir()

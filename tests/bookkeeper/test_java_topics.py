@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +18,6 @@ import pulsar
 import pytest
 from tests.bookkeeper.test_java_brokers import (
     CLUSTER,
-    SETTINGS,
     TIMEOUT_MS,
     Brokers,
     require_silence,
@@ -81,7 +79,9 @@ class Served:
         return {
             "last": last if any(mark < last for mark in marks.values()) else "acknowledged",
             "ledgers": [
-                (each, *counts) for each, counts in sorted(rows.items()) if counts[0] > 0 and (each, counts[0] - 1) > first
+                (each, *counts)
+                for each, counts in sorted(rows.items())
+                if counts[0] > 0 and (each, counts[0] - 1) > first
             ],
             "cursors": {
                 name: (marks[name], cursor["individuallyDeletedMessages"].replace(" ", ""))

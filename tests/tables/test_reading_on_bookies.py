@@ -47,7 +47,9 @@ async def test_reader_uses_the_bulk_endpoint_and_the_broker_says_why(tmp_path: P
             await settled(topic.ledger)
         for directory in (None, tmp_path):
             assert await asyncio.to_thread(read_all, broker, "auto", directory) == (BulkSource, ENTRIES)
-        with pytest.raises(ReadingFailed, match="segment files cannot be read: the broker does not store its ledgers in files"):
+        with pytest.raises(
+            ReadingFailed, match="segment files cannot be read: the broker does not store its ledgers in files"
+        ):
             await asyncio.to_thread(read_all, broker, "segment")
         root = f"http://127.0.0.1:{broker.port}/admin/v3"
         answer = await asyncio.to_thread(call, f"{root}/entries/directory")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, LedgerWriter
 from pybroker.bookkeeper.errors import NoSuchLedger
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
-from pybroker.errors import StoreError
 from pybroker.runtime import logs
 
 _READ_BYTES = 1 << 20

@@ -284,9 +284,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             return
         size_bytes = self._store.state_bytes(self.cursor_id)
         if self.size_limit.stored(size_bytes):
-            logs.info(
-                "cursor.state_fits", managed_ledger=self.ledger.name, cursor=self.name, size_bytes=size_bytes
-            )
+            logs.info("cursor.state_fits", managed_ledger=self.ledger.name, cursor=self.name, size_bytes=size_bytes)
             self.when_state_fits()
 
     def snapshot(self) -> bytes:

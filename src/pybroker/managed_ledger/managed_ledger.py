@@ -365,9 +365,7 @@ class ManagedLedger(AppendListener):
 
     def _ledger_is_gone(self, error: NoSuchLedger) -> None:
         """Close the topic: only another owner deletes a ledger that this one writes. It decides all unknown appends."""
-        logs.error(
-            "ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error)
-        )
+        logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
         self.document.lose(fenced_error)
         self._end_change(fenced_error)

@@ -38,11 +38,11 @@ from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
-from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.model.counters import DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
