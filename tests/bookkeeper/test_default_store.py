@@ -106,7 +106,7 @@ def test_start_with_too_few_bookies_serves_and_says_so(cluster: BookKeeperCluste
         answer = call(f"{broker.http_url}/admin/v2/persistent/public/default/in-bookies-few", "PUT")
         assert answer.status in {204, 500}
         client = pulsar.Client(
-            broker.url, operation_timeout_seconds=3, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+            broker.url, operation_timeout_seconds=3, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         with pytest.raises(pulsar.PulsarException):
             client.create_producer(topic)

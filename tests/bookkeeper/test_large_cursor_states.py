@@ -21,9 +21,9 @@ from pybroker.model.position import EARLIEST
 from pybroker.runtime.clock import Clock
 
 OPTIONS = BookKeeperOptions(quorums=Quorums(2, 2, 2), **NO_LIMIT)
-BATCHES = 30_000
+BATCHES = 36_000
 WORDS = 16
-"""Half of the messages of a batch of 1,024 take about 180 bytes."""
+"""Half of the messages of a batch of 1,024 take about 165 bytes."""
 
 
 class RealBookies(ModelCluster):
