@@ -35,7 +35,12 @@ from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 pytestmark = pytest.mark.long
 NAMESPACE = "public/default"
-COMPRESSED = {"managedLedgerInfoCompressionType": "LZ4", "managedCursorInfoCompressionType": "ZSTD"}
+COMPRESSED = {
+    "managedLedgerInfoCompressionType": "LZ4",
+    "managedLedgerInfoCompressionThresholdInBytes": "0",
+    "managedCursorInfoCompressionType": "ZSTD",
+    "managedCursorInfoCompressionThresholdInBytes": "0",
+}
 """A Java broker with these settings compresses the documents; pybroker writes plain ones."""
 UNUSUAL = ["a b", "50%", "a%2Fb", "a+b", "~x*", "ü–日本", "it's(1)!", "q?#&=;"]
 LEDGERS = 50

@@ -29,7 +29,7 @@ MAX_STATE_BYTES = 400
 async def broker_on(layout: Layout) -> AsyncIterator[MemoryBroker]:
     bookies = layout.broker(max_state_bytes=MAX_STATE_BYTES)
     stores = Stores(layout.metadata, bookies.store, bookies.cursors, bookies.records)
-    async with memory_broker(stores=stores, cursor_flush_interval_ms=10) as broker:
+    async with memory_broker(stores=stores, system_topic_enabled=False, cursor_flush_interval_ms=10) as broker:
         yield broker
     await bookies.crash()
 

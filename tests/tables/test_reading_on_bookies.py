@@ -39,7 +39,7 @@ async def test_reader_uses_the_bulk_endpoint_and_the_broker_says_why(tmp_path: P
     layout = Layout()
     bookies = layout.broker()
     stores = Stores(layout.metadata, bookies.store, bookies.cursors, bookies.records)
-    async with memory_broker(SMALL, stores=stores) as broker:
+    async with memory_broker(SMALL, stores=stores, system_topic_enabled=False) as broker:
         topic = await broker.topic(TOPIC)
         await topic.subscription("s", True, True, {})
         for _ in range(ENTRIES // 5):
