@@ -212,6 +212,15 @@ class AppendUnknown(StoreError):
     """It is unknown whether the entries are stored. Only sealing their ledger decides: they are stored if it contains them."""
 
 
+class StateTooLarge(StoreError):
+    """The state of a cursor is larger than its store can store. It is not stored, and nothing of it is dropped."""
+
+    def __init__(self, text: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(text)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
 class LedgerTerminated(StoreError):
     """The managed ledger is terminated and accepts no more appends."""
 

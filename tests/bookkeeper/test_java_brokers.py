@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pulsar
 import pytest
@@ -35,8 +36,9 @@ QUIET_MS = 2_000
 class Brokers:
     """A Java broker and a pybroker, of which one runs."""
 
-    def __init__(self, directory: Path, zookeeper: str) -> None:
-        java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"}
+    def __init__(self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({})) -> None:
+        java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"} | dict(only_java)
+        self.zookeeper = zookeeper
         self.java = JavaBroker(directory / "java", zookeeper, java)
         (directory / "own").mkdir()
         self.own = BrokerProcess(directory / "own", {**SETTINGS, "metadataStoreUrl": f"zk:{zookeeper}"})

@@ -24,7 +24,7 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.broker_assembly import build
+from pybroker.broker_assembly import Stores, build
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.embedding.stores import Fullness, MemoryStores
@@ -184,18 +184,22 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
 
 @asynccontextmanager
 async def memory_broker(
-    limits: LedgerLimits | None = None, *, knows_transactions: bool = False, **settings: Any
+    limits: LedgerLimits | None = None,
+    *,
+    knows_transactions: bool = False,
+    stores: Stores | None = None,
+    **settings: Any,
 ) -> AsyncIterator[MemoryBroker]:
     """Yield a bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig.
 
     Unless it `knows_transactions`, topics accept any transaction, whether its coordinator knows it or not.
+    `stores` None: in memory; the caller closes others.
     """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     fullness = Fullness()
-    stores = MemoryStores(fullness).stores()
-    service = await build(Runtime(config, clock), stores, limits or LedgerLimits())
+    service = await build(Runtime(config, clock), stores or MemoryStores(fullness).stores(), limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True
     if not knows_transactions:

@@ -30,6 +30,7 @@ class LayoutBroker:
         metadata: MetadataStore,
         limits: LedgerLimits = SMALL,
         max_cursor_entries: int = 50_000,
+        max_state_bytes: int | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.metadata = metadata
@@ -39,7 +40,7 @@ class LayoutBroker:
             self.store.client,
             metadata,
             nodes,
-            max_entry_bytes=max_entry_bytes(cluster.options),
+            max_entry_bytes=max_state_bytes or max_entry_bytes(cluster.options),
             max_entries=max_cursor_entries,
         )
         resources = LedgerResources(self.store, EntryCache(1 << 20), limits, self.clock, 10_000, publish_time_of)
@@ -68,5 +69,7 @@ class Layout:
         self.cluster = ModelCluster(Random(seed))
         self.metadata = MemoryMetadataStore() if metadata is None else metadata
 
-    def broker(self, limits: LedgerLimits = SMALL, max_cursor_entries: int = 50_000) -> LayoutBroker:
-        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries)
+    def broker(
+        self, limits: LedgerLimits = SMALL, max_cursor_entries: int = 50_000, max_state_bytes: int | None = None
+    ) -> LayoutBroker:
+        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries, max_state_bytes)

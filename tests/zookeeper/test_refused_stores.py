@@ -121,7 +121,10 @@ async def test_id_of_a_running_broker_is_refused_and_that_of_the_same_directory_
     [
         ({"metadata_store_url": "etcd:h:1"}, "metadataStoreUrl cannot be 'etcd:h:1': supported are zk:"),
         ({"metadata_store_url": "h:2181"}, "supported are zk:"),
-        ({"metadata_store_url": "zk:h:1", "ledger_store": ""}, "set ledgerStore=local"),
+        (
+            {"metadata_store_url": "zk:h:1", "ledger_store": "", "managed_ledger_storage_class_name": "com.example.X"},
+            "managedLedgerStorageClassName=com.example.X is not supported",
+        ),
         ({"metadata_store_url": "zk:h:1/../x"}, "is not a path"),
         ({"metadata_store_url": "", "configuration_metadata_store_url": "zk:h:1"}, "set both or neither"),
     ],

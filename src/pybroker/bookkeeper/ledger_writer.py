@@ -16,6 +16,7 @@ from typing import Protocol
 from pybroker.bookkeeper.append_state import AppendState, PendingEntry
 from pybroker.bookkeeper.bookie_connection import BookieConnection
 from pybroker.bookkeeper.bookie_pool import BookiePool
+from pybroker.bookkeeper.change_pacing import ChangePacing
 from pybroker.bookkeeper.errors import (
     OK,
     UNREACHABLE,
@@ -135,8 +136,7 @@ class LedgerWriter:
         self._add_flags = 0
         self._error: BookKeeperError | None = None
         self._is_changing_task_alive = False
-        self._changed_behind: int | None = None
-        """The last confirmed entry when the ensemble changed last."""
+        self._pacing = ChangePacing(options.reconnect_ms, options.max_change_pause_ms)
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -230,6 +230,8 @@ class LedgerWriter:
     def confirm(self) -> None:
         confirmed = self._state.take_confirmed()
         if confirmed:
+            if self._pacing.has_unlogged:
+                self._log_change(self._pacing.confirmed())
             self._notify(confirmed, AppendOutcome.STORED, None)
 
     def _push(self, entry_id: int, stored: bytes, size_bytes: int, length_bytes: int, context: object) -> None:
@@ -272,18 +274,17 @@ class LedgerWriter:
         state = self._state
         try:
             while state.failed and state.pending and self._error_ends_pending() is None:
-                if self._changed_behind == state.last_confirmed:
-                    # The previous replacement failed too: do not go through all bookies within a moment.
-                    self._changed_behind = None
-                    await asyncio.sleep(self._options.reconnect_ms / 1000)
+                if wait_ms := self._pacing.wait_ms(state.last_confirmed):
+                    await asyncio.sleep(wait_ms / 1000)
+                    self._pacing.waited()
                     continue
-                self._changed_behind = state.last_confirmed
                 state.begin_change()
                 ensemble = self._replacement()
                 await self.recorder.record(state.last_confirmed + 1, ensemble)
                 again = state.end_change(ensemble)
                 self.ensemble_change_count += 1
-                logs.info("ledger.ensemble_changed", ledger=self.ledger_id, ensemble=",".join(ensemble))
+                if self._pacing.changed():
+                    self._log_change(1)
                 self._connections = [self._pool.connection(each) for each in ensemble]
                 for entry, index in again:
                     if index not in state.failed:
@@ -296,6 +297,10 @@ class LedgerWriter:
             raise
         finally:
             self._is_changing_task_alive = False
+
+    def _log_change(self, changes: int) -> None:
+        ensemble = ",".join(self._state.ensemble)
+        logs.info("ledger.ensemble_changed", ledger=self.ledger_id, ensemble=ensemble, changes=changes)
 
     def _replacement(self) -> tuple[str, ...]:
         state = self._state

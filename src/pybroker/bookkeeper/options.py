@@ -31,6 +31,8 @@ class BookKeeperOptions:
     """How long a change of a ledger's metadata is tried."""
     metadata_retry_ms: float = 100
     reconnect_ms: float = 200
+    max_change_pause_ms: float = 3_000
+    """The longest pause between two changes of an ensemble without a confirmed entry between them."""
     """For this time after a failed connection, requests to the bookie fail at once."""
     quarantine_failures: int = 5
     """bookkeeperClientHealthCheckErrorThresholdPerInterval."""

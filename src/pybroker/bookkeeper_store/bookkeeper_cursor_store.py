@@ -30,8 +30,8 @@ from pybroker.bookkeeper_store.cursor_documents import (
 from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
 from pybroker.bookkeeper_store.ledger_custom import cursor_metadata
 from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
-from pybroker.bookkeeper_store.state_ledger import StateLedger, StateTooLarge, delete_ledger, read_last
-from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_last
+from pybroker.errors import DamagedEntries, NoSuchLedger, StateTooLarge, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.metadata.metadata_store import MetadataStore
@@ -53,6 +53,8 @@ class _Cursor:
         self.lock = asyncio.Lock()
         self.ledger: StateLedger | None = None
         self.queue: list[tuple[bytes, CursorDone | None]] = []
+        self.state_bytes = 0
+        """The size of the last state that was stored or refused."""
         self.is_closed = False
 
 
@@ -79,6 +81,10 @@ class BookKeeperCursorStore(CursorStore):
     @property
     def needs_whole_states(self) -> bool:
         return True
+
+    def state_bytes(self, cursor_id: str) -> int:
+        cursor = self._cursors.get(cursor_id)
+        return 0 if cursor is None else cursor.state_bytes
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         node = self._nodes.get(cursor_id)
@@ -148,6 +154,14 @@ class BookKeeperCursorStore(CursorStore):
             await node.save()
             return
         payload = await self._encoded(node, record, state)
+        cursor.state_bytes = len(payload)
+        if len(payload) > self._max_entry_bytes:
+            raise StateTooLarge(
+                f"the acknowledgements of {node.name} on {node.owner} take {len(payload)} bytes; an entry of a bookie has at most"
+                f" {self._max_entry_bytes}. Acknowledge the oldest messages, so that there are fewer gaps",
+                len(payload),
+                self._max_entry_bytes,
+            )
         ledger = cursor.ledger
         if ledger is not None and ledger.entry_count < self._max_entries:
             try:
@@ -171,17 +185,11 @@ class BookKeeperCursorStore(CursorStore):
         if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
             await delete_ledger(self._client, before)
 
-    async def _encoded(self, node: CursorNode, record: CursorRecord, state: bytes) -> bytes:
+    @staticmethod
+    async def _encoded(node: CursorNode, record: CursorRecord, state: bytes) -> bytes:
         if len(state) > LARGE_STATE_BYTES:
-            payload = await asyncio.to_thread(position_info, record, node.position_properties)
-        else:
-            payload = position_info(record, node.position_properties)
-        if len(payload) > self._max_entry_bytes:
-            raise StateTooLarge(
-                f"the acknowledgements of {node.name} on {node.owner} take {len(payload)} bytes; an entry of a bookie has at most"
-                f" {self._max_entry_bytes}. Acknowledge the oldest messages, so that there are fewer gaps"
-            )
-        return payload
+            return await asyncio.to_thread(position_info, record, node.position_properties)
+        return position_info(record, node.position_properties)
 
     async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
         if _is_plain(cursor_id):

@@ -17,6 +17,7 @@ from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
+from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.entry_metadata import entry_message_count
 from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
@@ -52,6 +53,18 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
         use_batch_reads=config.bookkeeper_enable_batch_read,
         **NO_LIMIT,
     )
+
+
+def _warn_of_few_bookies(writable: int, options: BookKeeperOptions) -> None:
+    """As in Pulsar, a broker starts without enough bookies: topics cannot be opened until more have registered."""
+    needed = options.quorums.ensemble_size
+    if writable < needed:
+        logs.warning(
+            "bookies.too_few",
+            writable=writable,
+            needed=needed,
+            action="start more bookies, or lower managedLedgerDefaultEnsembleSize; topics cannot be opened until then",
+        )
 
 
 class BookKeeperStores:
@@ -96,6 +109,7 @@ class BookKeeperStores:
                     " bookies with this metadata store, or set ledgerStore=local"
                 )
             await bookies.start()
+            _warn_of_few_bookies(len(bookies.writable()), options)
         except BaseException as error:
             await bookies.close()
             await zookeeper.close()

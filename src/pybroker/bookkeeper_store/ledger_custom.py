@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote_plus
-
 from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER
 from pybroker.ledgers.ledger_store import LedgerPurpose
+from pybroker.metadata.metadata_paths import java_decoded, java_encoded
 
 MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
 _PULSAR = {APPLICATION: b"pulsar"}
@@ -13,12 +12,13 @@ _PULSAR = {APPLICATION: b"pulsar"}
 
 def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
     """Return the custom metadata of a ledger of the managed ledger at the path `owner`."""
-    name = owner.removeprefix(MANAGED_LEDGERS_PREFIX)
+    parent, _, encoded = owner.removeprefix(MANAGED_LEDGERS_PREFIX).rpartition("/")
+    topic = java_decoded(encoded)
     custom = {**_PULSAR, COMPONENT: purpose.value.encode()}
     if purpose is LedgerPurpose.COMPACTED:
-        tenant, namespace, domain, topic = name.split("/", 3)
-        return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{unquote_plus(topic)}".encode()}
-    return {**custom, MANAGED_LEDGER: name.encode()}
+        tenant, namespace, domain = parent.split("/")
+        return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{topic}".encode()}
+    return {**custom, MANAGED_LEDGER: f"{parent}/{java_encoded(topic)}".encode()}
 
 
 def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:

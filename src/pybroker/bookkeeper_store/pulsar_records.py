@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from urllib.parse import quote, quote_plus, unquote, unquote_plus
+from urllib.parse import quote
 
 from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
 from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
@@ -33,6 +33,7 @@ from pybroker.errors import BadVersionError, StoreError
 from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced
 from pybroker.managed_ledger.info.json_records import digest
 from pybroker.managed_ledger.info.managed_ledger_info import CursorInfo, ManagedLedgerInfo
+from pybroker.metadata.metadata_paths import java_decoded, java_encoded
 from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
@@ -135,7 +136,7 @@ class PulsarRecord(InfoRecord):
         cursors: dict[str, CursorInfo] = {}
         for path, value in zip(paths[2:], values[2:], strict=True):
             if value is not None:
-                name = unquote_plus(path.rpartition("/")[2])
+                name = java_decoded(path.rpartition("/")[2])
                 cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
                 node = CursorNode(self.path, name, decode_cursor_info(path, value.value), self.save)
                 self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
@@ -254,8 +255,4 @@ def _follows(version: int, node: _Node) -> bool:
 def document_path(path: str) -> str:
     """Return the path of Pulsar's document of the managed ledger `path`: the name is encoded as by Java's URLEncoder."""
     parent, _, name = path.rpartition("/")
-    return f"{parent}/{java_encoded(unquote(name))}"
-
-
-def java_encoded(name: str) -> str:
-    return quote_plus(name, safe="*").replace("~", "%7E")
+    return f"{parent}/{java_encoded(java_decoded(name))}"

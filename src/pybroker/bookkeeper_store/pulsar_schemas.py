@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from typing import TypeVar
-from urllib.parse import quote_plus
 
 from google.protobuf.message import DecodeError, Message
 
@@ -21,6 +20,7 @@ from pybroker.bookkeeper_store.schema_storage_pb2 import IndexEntry, SchemaEntry
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger
 from pybroker.bookkeeper_store.store_errors import read_error
 from pybroker.errors import BadVersionError, StoreError
+from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.model.names import TopicName
 from pybroker.schema.schema_data import SchemaData, SchemaType
@@ -44,8 +44,7 @@ class PulsarSchemaStorage(SchemaStorage):
         self._metadata = metadata
 
     def topic_path(self, topic: TopicName) -> str:
-        # Encoded as by Java's URLEncoder.
-        name = quote_plus(topic.partitioned_name.local_name, safe="*").replace("~", "%7E")
+        name = java_encoded(topic.partitioned_name.local_name)
         return f"{ROOT}/{topic.namespace}/{name}"
 
     def document_path(self, path: str, version: int) -> str:

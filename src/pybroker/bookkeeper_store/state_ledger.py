@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, LedgerWriter
 from pybroker.bookkeeper.errors import NoSuchLedger
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
-from pybroker.errors import StoreError
 from pybroker.runtime import logs
 
 _READ_BYTES = 1 << 20
@@ -91,7 +90,3 @@ async def delete_ledger(client: BookKeeperClient, ledger_id: int) -> None:
         await client.delete_ledger(ledger_id)
     except BookKeeperError as error:
         logs.warning("cursor_ledger.delete_failed", ledger_id=ledger_id, error=str(error))
-
-
-class StateTooLarge(StoreError):
-    """The state of a cursor is larger than an entry of a ledger can be. It was not stored."""

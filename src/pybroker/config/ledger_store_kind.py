@@ -29,15 +29,8 @@ def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
             f"managedLedgerStorageClassName={config.managed_ledger_storage_class_name} is not supported: remove it, or set"
             " ledgerStore"
         )
-    elif not is_shared:
-        kind = LedgerStoreKind.LOCAL
-    elif config.managed_ledger_storage_class_name:
-        kind = LedgerStoreKind.BOOKKEEPER
     else:
-        raise ConfigError(
-            "metadataStoreUrl is set, which means ledgers on BookKeeper in Pulsar. In this version they are not complete, so the"
-            " choice is yours: set ledgerStore=bookkeeper, or set ledgerStore=local to keep ledgers in the data directory"
-        )
+        kind = LedgerStoreKind.BOOKKEEPER if is_shared else LedgerStoreKind.LOCAL
     if kind is LedgerStoreKind.BOOKKEEPER and not is_shared:
         raise ConfigError("ledgerStore=bookkeeper needs metadataStoreUrl: ZooKeeper has the metadata of the ledgers")
     return kind

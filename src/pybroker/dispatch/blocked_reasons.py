@@ -25,6 +25,7 @@ class BlockedReason(Enum):
     FILTER = "an entry filter has deferred the next entry"
     RATE = "a dispatch rate is used up"
     TRANSACTION = "an open transaction blocks all entries from its first message on"
+    CURSOR_STATE = "the acknowledgements of the subscription are too large to be stored"
     MEMORY = "the memory budget is used up (brokerMemoryLimitMB): the subscription waits in the queue for memory"
     READING = "entries are being read from the store"
     READ_FAILED = "entries cannot be read; the read is retried"

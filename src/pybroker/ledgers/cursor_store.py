@@ -33,6 +33,10 @@ class CursorStore(ABC):
         """Whether each record that is passed to `append_delta` must contain the whole state of the cursor."""
         return False
 
+    def state_bytes(self, _cursor_id: str) -> int:
+        """Return the size of the last state that was stored; 0 if it is not limited."""
+        return 0
+
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         """Return the last snapshot, if any, and the deltas after it, oldest first."""
@@ -50,7 +54,10 @@ class CursorStore(ABC):
 
     @abstractmethod
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
-        """Write `delta`; `done` is called on the loop once it is durable or failed, never inside this call."""
+        """Write `delta`; `done` is called on the loop once it is durable or failed, never inside this call.
+
+        It fails with StateTooLarge if the store cannot store the whole state, which the owner then keeps in memory.
+        """
 
     @abstractmethod
     async def delete(self, cursor_id: str) -> None:

@@ -272,6 +272,16 @@ class CursorState:
             parts.append(AcknowledgedPart(ledger_id, deleted, BitMap(sets), remaining_messages))
         return parts
 
+    @property
+    def last_acknowledged(self) -> Position:
+        """The last entry of which any message is acknowledged, or the mark-delete position."""
+        last = self.mark_delete_position
+        for ledger_id in self._holes.keys() | self._ack_sets.keys():
+            holes = self._holes.get(ledger_id)
+            end = max(holes.max() if holes else -1, max(self._ack_sets.get(ledger_id, ()), default=-1))
+            last = max(last, Position(ledger_id, end))
+        return last
+
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
         """Return the first ranges, both ends included; a range ends with its ledger."""
         ranges: list[tuple[Position, Position]] = []

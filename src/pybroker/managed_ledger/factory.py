@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
+from pybroker.errors import BadVersionError, LedgerFenced, MetadataUnavailable, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -96,13 +96,32 @@ class ManagedLedgerFactory:
         else:
             managed = await self._restore(found.info, found.record)
         document = managed.document
-        await document.save()
+        try:
+            await document.save()
+        except (LedgerFenced, MetadataUnavailable):
+            if not document.is_terminated:
+                await self._discard_new(managed)
+            raise
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed
         if document.trimmed_ledger_ids:
             managed.trim_soon()
         return managed
+
+    async def _discard_new(self, managed: ManagedLedger) -> None:
+        """Delete the new empty ledger of a take-over that certainly failed, unless the stored list names it."""
+        try:
+            info = (await self.records.load(managed.name)).info
+            if info is None or managed.current_ledger_id not in named_ledger_ids(info):
+                await self.store.delete_ledger(managed.current_ledger_id)
+        except StoreError as error:
+            logs.warning(
+                "ledger.delete_failed",
+                managed_ledger=managed.name,
+                ledger_id=managed.current_ledger_id,
+                error=str(error),
+            )
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
         """Create an empty managed ledger durably, without opening it. Return False if there is one. Raises StoreError.

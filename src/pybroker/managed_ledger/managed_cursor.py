@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from pybroker.errors import StoreError
+from pybroker.errors import StateTooLarge, StoreError
 from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.cache.entry_cache import part_of
 from pybroker.managed_ledger.cursor_backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.oldest_unacked import OldestUnacked
+from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.memory.broker_memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.skipped_ranges import SkippedRanges
+from pybroker.runtime import logs
 from pybroker.runtime.tasks import completion
 
 if TYPE_CHECKING:
@@ -66,11 +68,16 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.writes = 0
         self.failed_writes = 0
         self.written_bytes = 0
+        self.size_limit = StateSizeLimit()
+        self.when_state_fits: Callable[[], None] = _ignore
+        """Called when delivery may continue after a pause by `size_limit`; set by the subscription."""
         self._store = store
         self._is_closed = False
         self._mark_ledger_id = state.mark_ledger_id
         self._is_writing = False
         self._is_dirty = False
+        self._is_flush_due = False
+        """Whether the flush timer will write the changes."""
         self._waiting: list[PersistDone] = []
         self._in_flight: list[PersistDone] = []  # callbacks for the delta that is being written
         self._ahead: EntryRun | None = None
@@ -113,7 +120,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         Only call while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
-        max_entries = self.ledger.read_limit.readable(position, max_entries)
+        max_entries = self._readable(position, max_entries)
         run = self._from_read_ahead(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
@@ -122,6 +129,14 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if run is not None:
             self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return run
+
+    def _readable(self, position: Position, max_entries: int) -> int:
+        return self.size_limit.readable(position, self.ledger.read_limit.readable(position, max_entries))
+
+    @property
+    def is_paused_by_size(self) -> bool:
+        """Whether the next entries are not delivered because the state is too large to be stored."""
+        return not self.size_limit.readable(self.ledger.ledgers.normalize(self.read_position), 1)
 
     def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Return entries that the last read from the store returned beyond the request."""
@@ -168,7 +183,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):
             return None
-        max_entries = self.ledger.read_limit.readable(position, max_entries)
+        max_entries = self._readable(position, max_entries)
         if not max_entries:
             return None
         run = self._hold(ahead, position, max_entries, max_bytes)
@@ -194,13 +209,22 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if done is not None:
             self._waiting.append(done)
             self._is_dirty = True
-            self.flush()
-        elif not self._is_dirty:
+            if self.size_limit.is_stored:
+                self.flush()
+            else:
+                self._flush_later()  # Each attempt encodes the whole state.
+        elif not self._is_dirty or not self.size_limit.is_stored:
             self._is_dirty = True
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
         """Write the changes, unless a delta is in flight; then they are in the next one."""
+        self._is_flush_due = False
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
@@ -220,19 +244,48 @@ class ManagedCursor(CursorOwner, AheadHolder):
         waiting, self._in_flight = self._in_flight, []
         if error is None:
             self.writes += 1
+            self._state_stored()
         else:
             self.failed_writes += 1
             # The lost changes are no longer listed, so the next delta contains the whole state.
             self.state.forget_deltas()
+            has_changed = self._is_dirty
             self._is_dirty = True
-            if not self._is_closed:
-                self.ledger.cursor_dirty(self)
+            if isinstance(error, StateTooLarge):
+                self._state_refused(error)
+                if has_changed and not self._is_closed:
+                    self._flush_later()
+            elif not self._is_closed:
+                self._flush_later()
         for done in waiting:
             done(error)
-        if self._waiting:
+        if self._waiting and self.size_limit.is_stored:
             self.flush()
         elif self._is_dirty and error is None and not self._is_closed:
-            self.ledger.cursor_dirty(self)  # the timer may have run during the write
+            self._flush_later()  # the timer may have run during the write
+
+    def _state_refused(self, error: StateTooLarge) -> None:
+        now_ms = self.ledger.clock.monotonic_ms()
+        ranges, end = self.state.deleted_range_count, self.state.last_acknowledged
+        if self.size_limit.refused(error.size_bytes, error.limit_bytes, ranges, end, now_ms):
+            logs.error(
+                "cursor.state_too_large",
+                managed_ledger=self.ledger.name,
+                cursor=self.name,
+                size_bytes=error.size_bytes,
+                limit_bytes=error.limit_bytes,
+                ranges=ranges,
+                mark_delete=str(self.mark_delete_position),
+            )
+
+    def _state_stored(self) -> None:
+        assert self._store is not None
+        if self.size_limit.excess is None:
+            return
+        size_bytes = self._store.state_bytes(self.cursor_id)
+        if self.size_limit.stored(size_bytes):
+            logs.info("cursor.state_fits", managed_ledger=self.ledger.name, cursor=self.name, size_bytes=size_bytes)
+            self.when_state_fits()
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
@@ -340,3 +393,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
             done(failure)
         if failure is not None:
             raise failure
+
+
+def _ignore() -> None: ...

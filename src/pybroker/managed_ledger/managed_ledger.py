@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Hashable, Mapping
 
-from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, StorageFull, StoreError
+from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, NoSuchLedger, StorageFull, StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerPurpose
 from pybroker.managed_ledger.cursor_backlog import Backlog, count_backlog
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
@@ -347,6 +347,9 @@ class ManagedLedger(AppendListener):
                 self.is_write_failed = True
                 self._end_change(error)
                 return
+            except NoSuchLedger as error:
+                self._ledger_is_gone(error)
+                return
             except StoreError as error:
                 if str(error) != self.change_error:
                     logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
@@ -359,6 +362,13 @@ class ManagedLedger(AppendListener):
                 raise
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
+
+    def _ledger_is_gone(self, error: NoSuchLedger) -> None:
+        """Close the topic: only another owner deletes a ledger that this one writes. It decides all unknown appends."""
+        logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
+        fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
+        self.document.lose(fenced_error)
+        self._end_change(fenced_error)
 
     async def _change(self) -> None:
         """Close the current ledger, name the next one, and continue there. Raises StoreError: may be repeated."""

@@ -114,10 +114,15 @@ class StoredInfo:
             try:
                 await self.record.store(self.info())
             except LedgerFenced as error:
-                self.is_fenced = True
-                self.when_fenced(error)
+                self.lose(error)
                 raise
             self._covered_saves = covered
+
+    def lose(self, error: LedgerFenced) -> None:
+        """Write nothing more: another owner is known."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            self.when_fenced(error)
 
     def require_owned(self) -> None:
         """Raise LedgerFenced if another owner is known to have written the value."""

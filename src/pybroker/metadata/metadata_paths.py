@@ -108,6 +108,16 @@ def schema_name(topic: TopicName) -> str:
     return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
+def java_encoded(name: str) -> str:
+    """Return the name of a topic or cursor as a path segment, as Java's URLEncoder does."""
+    return quote_plus(name, safe="*").replace("~", "%7E")
+
+
+def java_decoded(segment: str) -> str:
+    """Return the name that `java_encoded`, or `TopicName.storage_path`, has encoded: neither leaves a plus sign in it."""
+    return unquote_plus(segment)
+
+
 def resource_group(name: str) -> str:
     return f"{RESOURCE_GROUPS}/{_segment(name)}"
 
@@ -123,14 +133,13 @@ def partitioned_topics(namespace: NamespaceName, domain: str) -> str:
 
 
 def partitioned_topic(topic: TopicName) -> str:
-    """Path of the PartitionedTopicMetadata. The name is encoded as by Java's URLEncoder."""
-    name = quote_plus(topic.local_name, safe="*").replace("~", "%7E")
-    return f"{partitioned_topics(topic.namespace, topic.domain)}/{name}"
+    """Path of the PartitionedTopicMetadata."""
+    return f"{partitioned_topics(topic.namespace, topic.domain)}/{java_encoded(topic.local_name)}"
 
 
 def partitioned_topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> TopicName:
     """Return the topic whose path ends in `segment`, a child of `partitioned_topics`."""
-    return TopicName(domain, namespace, unquote_plus(segment))
+    return TopicName(domain, namespace, java_decoded(segment))
 
 
 def managed_ledgers(namespace: NamespaceName, domain: str) -> str:
@@ -150,7 +159,7 @@ def cursors(topic: TopicName) -> str:
 
 def topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> TopicName:
     """Return the topic whose path ends in `segment`, a child of `managed_ledgers`."""
-    return TopicName(domain, namespace, unquote(segment))
+    return TopicName(domain, namespace, java_decoded(segment))
 
 
 def _segment(name: str) -> str:

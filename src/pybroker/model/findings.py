@@ -261,6 +261,18 @@ class Code(Enum):
         "The memory budget of the broker is used up; delivery waits for memory.",
         "Wait: delivery resumes by itself. If this is frequent, raise brokerMemoryLimitMB or reduce the number of clients.",
     )
+    CURSOR_STATE_TOO_LARGE = (
+        "cursor-state-too-large",
+        (
+            "The acknowledgements of the subscription have so many gaps that they are too large for an entry of a bookie. They "
+            "are not stored, and messages behind the last acknowledged one are not delivered."
+        ),
+        (
+            "Acknowledge the oldest messages of the subscription, or skip them: each one that is acknowledged closes a gap. "
+            "Delivery and storing resume by themselves. After a restart of the broker, messages whose acknowledgement was not "
+            "stored are delivered again."
+        ),
+    )
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
         "The broker has reached its limit of unacknowledged messages, and this subscription has more than its share of them.",

@@ -38,6 +38,7 @@ from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
@@ -112,6 +113,7 @@ class FakeCursor:
     failed_writes: int = 0
     written_bytes: int = 0
     oldest: FakeOldest = field(default_factory=FakeOldest)
+    size_limit: StateSizeLimit = field(default_factory=StateSizeLimit)
 
 
 @dataclass

@@ -43,7 +43,7 @@ def test_custom_metadata_name_the_owner_as_pulsar_does() -> None:
         assert found[0].custom == {
             "application": b"pulsar",
             "component": b"managed-ledger",
-            "pulsar/managed-ledger": b"public/default/persistent/a%20topic",
+            "pulsar/managed-ledger": b"public/default/persistent/a+topic",
         }
         assert found[1].custom["component"] == b"compacted-ledger"
         assert found[1].custom["pulsar/compacted-topic"] == b"persistent://public/default/a topic"

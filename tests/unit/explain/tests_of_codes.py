@@ -49,6 +49,7 @@ TESTS_OF_CODES: dict[Code, tuple[str, ...]] = {
     Code.TRANSACTION_END_PENDING: ("test_last_message_id_after_a_start_waits_for_committed_transactions",),
     Code.TRANSACTION_OPEN: ("test_an_open_transaction_is_found_with_its_producer_and_how_to_end_it",),
     Code.MEMORY_BUDGET: ("test_who_waits_for_memory_is_found_with_who_has_it",),
+    Code.CURSOR_STATE_TOO_LARGE: ("test_delivery_pauses_while_the_cursor_state_is_too_large_and_resumes",),
     Code.UNACKED_LIMIT_BROKER: ("test_the_limit_of_the_whole_broker_is_found_with_who_holds_most",),
     Code.CONSUMER_SILENT: ("test_a_consumer_that_holds_messages_without_a_word_is_found",),
     Code.UNACKED_LIMIT_SUBSCRIPTION: ("test_a_subscription_with_as_many_unacknowledged_messages_as_it_may_is_found",),

@@ -281,6 +281,7 @@ _OWN_SUBSCRIPTIONS = {
     "look_ahead_bytes": "Memory of entries read ahead that wait for their consumer (Key_Shared, chunks on Shared).",
     "hashes_set_aside": "Parked hashes of a Key_Shared subscription: the look-ahead had no capacity for more of their entries.",
     "draining_hashes": "Hashes of a Key_Shared subscription that wait until their previous consumer has acknowledged.",
+    "blocked_on_cursor_state": "1 while delivery is paused because the acknowledgements are too large to be stored.",
     "oldest_unacked_age_seconds": "Age of the first unacknowledged message; -1 without one or while unknown.",
     "backlog_bytes": "Estimated bytes behind the mark-delete position.",
 }

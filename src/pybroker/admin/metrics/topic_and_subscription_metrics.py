@@ -63,6 +63,7 @@ class SubscriptionValues(NamedTuple):
     pybroker_subscription_hashes_set_aside: int
     pybroker_subscription_draining_hashes: int
     pybroker_subscription_oldest_unacked_age_seconds: int
+    pybroker_subscription_blocked_on_cursor_state: int
 
 
 def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
@@ -93,6 +94,7 @@ def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) ->
         pybroker_subscription_hashes_set_aside=snapshot.parked_hash_count,
         pybroker_subscription_draining_hashes=snapshot.draining_hash_count,
         pybroker_subscription_oldest_unacked_age_seconds=snapshot.oldest_unacked_age_s,
+        pybroker_subscription_blocked_on_cursor_state=int(snapshot.is_paused_by_size),
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
         pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
         pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,

@@ -25,7 +25,7 @@ from pybroker.broker.delivery.filter_chain import FilterChain
 from pybroker.broker.delivery.markers import Markers
 from pybroker.broker.delivery.reads import failed_reads
 from pybroker.broker.delivery.reads.compacted_reads import CompactedReads
-from pybroker.broker.delivery.reads.entry_reads import AT_END, NO_MEMORY, EntryReads
+from pybroker.broker.delivery.reads.entry_reads import AT_END, NO_MEMORY, STATE_TOO_LARGE, EntryReads
 from pybroker.broker.delivery.reads.failed_reads import FailedReads
 from pybroker.broker.delivery.stages import Stage
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -79,6 +79,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.last_active_ms = topic.runtime.clock.wall_ms()
         """Of the last arrival or departure of a consumer, or of the load."""
         self._memory = topic.runtime.memory
+        cursor.when_state_fits = self.wake
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._look_ahead = LookAheadShare(self._memory)
         self._redelivery_counts = RedeliveryCounts()
@@ -421,12 +422,14 @@ class Subscription(SubscriptionBase, Pumped):
         runs = self.reads.cached(plan)
         if runs is None:
             return self._start_read(plan)
-        if runs is AT_END or runs is NO_MEMORY:
+        if runs is AT_END or runs is NO_MEMORY or runs is STATE_TOO_LARGE:
             scan = dispatcher.next_scan()
             if scan is not None:
                 return self._carry_out(scan, dispatcher)
             if runs is NO_MEMORY:
                 return BlockedReason.MEMORY
+            if runs is STATE_TOO_LARGE:
+                return BlockedReason.CURSOR_STATE
             return BlockedReason.TRANSACTION if self.reads.waits_for_transaction else BlockedReason.AT_END
         for run in runs:
             self._assign_run(plan, run)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.dispatch.chunks.chunked_messages import ChunkedMessage
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.state_size_limit import StateExcess
 
 
 class Waiting(NamedTuple):
@@ -160,6 +161,7 @@ STOP_ALL = {
     Code.CONSUMER_STARTING,
     Code.DISPATCH_RATE,
     Code.MEMORY_BUDGET,
+    Code.CURSOR_STATE_TOO_LARGE,
 }
 """While one of these is found, consumers do not matter."""
 
@@ -176,6 +178,8 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
         found.append(
             _read_failed(subscription, waiting, since_ms if blocked_reason is BlockedReason.READ_FAILED else None)
         )
+    if subscription.cursor.size_limit.excess is not None:
+        found.append(_state_too_large(subscription, subscription.cursor.size_limit.excess, waiting))
     if limit is not None and limit.is_stopped(subscription):
         found.append(
             _unacked_limit_of_broker(
@@ -265,6 +269,31 @@ def _unacked_limit_of_broker(subscription: Subscription, waiting: Waiting, since
                 for each, held in cast("list[tuple[Subscription, int]]", limit.most(LISTED))
             ],
             "key": "maxUnackedMessagesPerBroker",
+        },
+        actions=_of_most_holding(subscription),
+    )
+
+
+def _state_too_large(subscription: Subscription, excess: StateExcess, waiting: Waiting) -> Finding:
+    cursor = subscription.cursor
+    since_ms = wall_ms(excess.since_ms, subscription.runtime.clock)
+    first = cursor.state.first_undeleted(cursor.first_unacked_position)
+    stored = "are not stored" if not cursor.size_limit.is_stored else "are stored again, but are still almost too large"
+    return Finding(
+        Code.CURSOR_STATE_TOO_LARGE,
+        f"Delivery of messages behind {excess.end} is paused{for_long(since_ms, subscription.runtime.clock)}: the"
+        f" acknowledgements of the subscription take {excess.size_bytes:,} bytes in"
+        f" {counted(excess.range_count, 'range')}, and an entry of a bookie has at most {excess.limit_bytes:,}; they {stored}."
+        f" Acknowledge the oldest messages, the first is {first}. {_entries(waiting)}.",
+        since_ms=since_ms,
+        evidence={
+            "stateBytes": excess.size_bytes,
+            "limit": excess.limit_bytes,
+            "ranges": cursor.state.deleted_range_count,
+            "isStored": cursor.size_limit.is_stored,
+            "messageId": str(first),
+            "lastAcknowledged": str(excess.end),
+            "waitingEntries": waiting.entries,
         },
         actions=_of_most_holding(subscription),
     )

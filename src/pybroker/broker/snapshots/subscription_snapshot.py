@@ -60,6 +60,11 @@ class SubscriptionSnapshot(NamedTuple):
     transactions: SubscriptionTransactions | None = None
 
     @property
+    def is_paused_by_size(self) -> bool:
+        """Whether delivery is paused because the acknowledgements are too large to be stored."""
+        return self.cursor is not None and self.cursor.size_limit.excess is not None
+
+    @property
     def deleted_range_count(self) -> int:
         return 0 if self.cursor is None else self.cursor.state.deleted_range_count
 

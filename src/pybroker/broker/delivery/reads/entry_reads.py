@@ -26,6 +26,9 @@ AT_END: tuple[EntryRun, ...] = ()
 NO_MEMORY: Sequence[EntryRun] = []
 """The memory budget for delayed entries is used up, and new entries may have to be delayed."""
 
+STATE_TOO_LARGE: Sequence[EntryRun] = []
+"""The state of the cursor cannot be stored, and the acknowledgement of the next entry would enlarge it."""
+
 
 class Rescans:
     """Rescans for the dispatcher: reads entries again that the cursor has passed, without moving the cursor.
@@ -115,7 +118,7 @@ class EntryReads:
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
         """Return the entries of the plan if they are in memory; `AT_END` if no entry is left, `NO_MEMORY` if the
-        budget is used up, None if they must be read from the store.
+        budget is used up, `STATE_TOO_LARGE`, or None if they must be read from the store.
         """
         if plan.replay is not None:
             return self._replay_cached(plan)
@@ -130,6 +133,8 @@ class EntryReads:
         reads.pass_over(self._delayed.held_back)
         if not reads.has_more():
             return AT_END
+        if self._cursor.size_limit.excess is not None and reads is self._cursor and self._cursor.is_paused_by_size:
+            return STATE_TOO_LARGE
         run = reads.read_cached(plan.max_entries, plan.max_bytes)
         return None if run is None else (run,)
 

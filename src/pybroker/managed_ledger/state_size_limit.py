@@ -1,0 +1,63 @@
+"""The limit of a cursor's stored state: which entries are delivered while the state is too large to be stored.
+
+Operation: a store that cannot store a state refuses it. From then on, no entry behind the last acknowledged one is
+delivered: its acknowledgement would enlarge the state. Entries before it are delivered, also again to new consumers, because
+their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
+
+Limitations: the state can still grow by acknowledgements of messages that were delivered before. Nothing of it is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker.model.position import Position
+
+RESUME_PERCENT = 90
+"""Delivery continues below this share of the limit, so that it does not stop again after each acknowledgement."""
+
+
+class StateExcess(NamedTuple):
+    """A state that could not be stored. `end`: its last acknowledged entry. `since_ms`: by the monotonic clock."""
+
+    size_bytes: int
+    limit_bytes: int
+    range_count: int
+    end: Position
+    since_ms: float
+
+
+class StateSizeLimit:
+    """Owned by its cursor."""
+
+    __slots__ = ("excess", "is_stored")
+
+    def __init__(self) -> None:
+        self.excess: StateExcess | None = None
+        """Why delivery is paused; None while it is not."""
+        self.is_stored = True
+        """Whether the last state could be stored."""
+
+    def refused(self, size_bytes: int, limit_bytes: int, range_count: int, end: Position, now_ms: float) -> bool:
+        """Record that a state was not stored. Return whether delivery pauses by it."""
+        before = self.excess
+        since_ms = now_ms if before is None else before.since_ms
+        self.excess = StateExcess(size_bytes, limit_bytes, range_count, end, since_ms)
+        self.is_stored = False
+        return before is None
+
+    def stored(self, size_bytes: int) -> bool:
+        """Record that a state was stored. Return whether delivery continues by it."""
+        self.is_stored = True
+        excess = self.excess
+        if excess is None or size_bytes * 100 > excess.limit_bytes * RESUME_PERCENT:
+            return False
+        self.excess = None
+        return True
+
+    def readable(self, position: Position, max_entries: int) -> int:
+        """Return how many entries from `position` on may be delivered."""
+        excess = self.excess
+        if excess is None or position.ledger_id < excess.end.ledger_id:
+            return max_entries
+        return max(0, min(max_entries, excess.end.entry_id - position.entry_id)) if position < excess.end else 0
