@@ -19,6 +19,7 @@ pytestmark = pytest.mark.long
 CLUSTER = "c1"
 TOPIC = "persistent://public/default/exchanged"
 SETTINGS = {
+    "brokerDeduplicationEntriesInterval": "10",
     "clusterName": CLUSTER,
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "ledgerStore": "bookkeeper",
