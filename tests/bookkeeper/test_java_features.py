@@ -78,6 +78,7 @@ class Compaction:
         self.expected: dict[str, str] = {}
         self.ids: dict[str, str] = {}
         self.ledgers: list[int] = []
+        self.results: set[pulsar.Result] = set()
 
     def turn(self, number: int, client: pulsar.Client, rest: Rest) -> None:
         if number:
@@ -90,6 +91,8 @@ class Compaction:
         self._require_view(client, "and later messages")
         rest.compact(self.local_name)
         rest.wait_for_compaction(self.local_name)
+        if not number:
+            rest.call("DELETE", f"persistent/{NAMESPACE}/{self.local_name}/subscription/first")
         self._require_view(client, "of this broker")
         shown = rest.internal_stats(self.local_name)
         self.ledgers.append(shown["compactedLedger"]["ledgerId"])
@@ -117,9 +120,10 @@ class Compaction:
                 self._send(producer, key, "")
             producer.flush()
             producer.close()
+        assert self.results == {pulsar.Result.Ok}
 
     def _send(self, producer: pulsar.Producer, key: str, value: str) -> None:
-        producer.send_async(value.encode(), lambda result, _: None, partition_key=key)
+        producer.send_async(value.encode(), lambda result, _: self.results.add(result), partition_key=key)
         if value:
             self.expected[key] = value
         else:
@@ -176,8 +180,11 @@ class Deduplicated:
             seen.append(int(reader.read_next(TIMEOUT_MS).data()))
         reader.close()
         assert seen == list(range(self.sent))
-        cursor = rest.internal_stats(self.local_name)["cursors"]["pulsar.dedup"]
-        assert cursor["properties"]["p"] <= self.sent - 1
+        deadline = time.monotonic() + DEADLINE_S
+        while "p" not in (shown := rest.internal_stats(self.local_name)["cursors"]["pulsar.dedup"]["properties"]):
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.2)
+        assert shown["p"] < self.sent
 
     def before_kill(self, client: pulsar.Client, rest: Rest) -> None:
         pass
@@ -236,7 +243,8 @@ def make_namespace(rest: Rest) -> None:
     try:
         rest.call("PUT", f"namespaces/{NAMESPACE}", {})
     except urllib.error.HTTPError as error:
-        assert error.code == 409, error  # another order has created it
+        if error.code != 409:  # another order has created it
+            raise
     rest.call("POST", f"namespaces/{NAMESPACE}/deduplication", True)
 
 

@@ -23,6 +23,7 @@ from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
+from pybroker.broker.lifecycle.java_transaction_snapshots import JavaTransactionSnapshots
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -147,6 +148,8 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        if ledgers.store.has_pulsar_layout:
+            broker_context.announce_transactions = JavaTransactionSnapshots(topics).announce
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 

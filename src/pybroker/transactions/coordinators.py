@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import PERSISTENT, TopicName
-from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
+from pybroker.model.system_topics import COORDINATOR_ASSIGN, LOG_BESIDE_PULSAR, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.runtime import logs
 from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
 from pybroker.transactions.coordinator_state import Phase, not_found
@@ -55,6 +55,7 @@ class Coordinators:
         self._metadata = metadata
         self._partitioned = partitioned
         self._context = CoordinatorContext(runtime, ledgers, end_participant)
+        self._log_prefix = LOG_BESIDE_PULSAR if ledgers.store.has_pulsar_layout else TRANSACTION_LOG
         self._is_closed = False
         self._changing = asyncio.Lock()
 
@@ -128,7 +129,7 @@ class Coordinators:
             raise ServiceNotReady("the broker is stopping, try again")
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
-            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{TRANSACTION_LOG}{coordinator_id}")
+            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{self._log_prefix}{coordinator_id}")
             found = Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
             self._context.coordinators[coordinator_id] = found
         return found
@@ -181,7 +182,7 @@ class Coordinators:
         if not self.is_enabled:
             return
         for segment in await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
-            number = segment.removeprefix(TRANSACTION_LOG)
+            number = segment.removeprefix(self._log_prefix)
             if number != segment and number.isdecimal():
                 self._begin(int(number))
 
