@@ -65,7 +65,7 @@ def all_at(url: str) -> list[str]:
             return names
 
 
-async def test_java_broker_delivers_no_message_of_aborted_and_open_transactions(brokers: Brokers) -> None:
+async def test_transactions_continue_after_a_kill_and_are_filtered_by_a_java_broker(brokers: Brokers) -> None:
     own = brokers.own
     own.start()
     async with connect(own.url) as client:
