@@ -20,6 +20,7 @@ pytestmark = pytest.mark.long
 CLUSTER = "c1"
 TOPIC = "persistent://public/default/exchanged"
 SETTINGS = {
+    "brokerDeduplicationEntriesInterval": "10",
     "clusterName": CLUSTER,
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "ledgerStore": "bookkeeper",
@@ -36,12 +37,15 @@ QUIET_MS = 2_000
 class Brokers:
     """A Java broker and a pybroker, of which one runs."""
 
-    def __init__(self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({})) -> None:
-        java = {key: value for key, value in SETTINGS.items() if key != "ledgerStore"} | dict(only_java)
+    def __init__(
+        self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({}), **more: str
+    ) -> None:
+        settings = {**SETTINGS, **more}
+        java = {key: value for key, value in settings.items() if key != "ledgerStore"} | dict(only_java)
         self.zookeeper = zookeeper
         self.java = JavaBroker(directory / "java", zookeeper, java)
         (directory / "own").mkdir()
-        self.own = BrokerProcess(directory / "own", {**SETTINGS, "metadataStoreUrl": f"zk:{zookeeper}"})
+        self.own = BrokerProcess(directory / "own", {**settings, "metadataStoreUrl": f"zk:{zookeeper}"})
 
     @contextmanager
     def running(self, kind: str, *, ends_with: signal.Signals = signal.SIGTERM) -> Iterator[pulsar.Client]:
@@ -57,13 +61,18 @@ class Brokers:
             broker.stop(ends_with)
 
 
-@pytest.fixture(scope="module")
-def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Brokers:
+def two_brokers(cluster: BookKeeperCluster, directory: Path, **more: str) -> Brokers:
+    """Prepare the metadata of the cluster. `more`: settings of both brokers."""
     zookeeper = cluster.zookeeper.address
     url = f"metadataStoreUrl=zk:{zookeeper}"
     command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
     subprocess.run(command, check=True, capture_output=True)
-    return Brokers(tmp_path_factory.mktemp("brokers"), zookeeper)
+    return Brokers(directory, zookeeper, **more)
+
+
+@pytest.fixture(scope="module")
+def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Brokers:
+    return two_brokers(cluster, tmp_path_factory.mktemp("brokers"))
 
 
 def publish(client: pulsar.Client, topic: str, names: list[str]) -> None:

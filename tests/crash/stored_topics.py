@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.data_directories import copy_data_directory
 
-from pybroker.compaction.stored_entry import encode_stored
+from pybroker.compaction.stored_entry import OwnFormat
 from pybroker.compaction.view import read_view
 from pybroker.dispatch.delayed.delayed_entries import DelayedRun
 from pybroker.dispatch.delayed.delayed_record import encode_more, encode_whole, stored_runs
@@ -146,7 +146,7 @@ class _Topic(ManagedLedgerListener):
         """Every third entry stays, as if the others had keys that come again."""
         numbers = range(0, len(self._promised.entries), 3)
         places = [self._promised.entries[number] for number in numbers]
-        payloads = [encode_stored(Position(*self._promised.entries[n]), payload(self._name, n)) for n in numbers]
+        payloads = [OwnFormat().encode(Position(*self._promised.entries[n]), payload(self._name, n)) for n in numbers]
         before = self.ledger.compacted
         ledger_id = await self.ledger.begin_compacted(self.ledger.compacted_drops)
         size_bytes = sum(map(len, payloads))

@@ -30,17 +30,22 @@ _OPTIONS = (
 )
 
 
+def class_path() -> str:
+    """Return the jars of a Java broker. Skips the test if there is no Java or no jars."""
+    jars = Path(os.environ.get("PULSAR_BASELINE_HOME", Path.home() / ".cache/pulsar-baseline")) / "server/cp.txt"
+    if shutil.which("java") is None or not jars.exists():
+        pytest.skip("a Java broker needs Java 17 and the jars of `baseline setup` (PULSAR_BASELINE_HOME)")
+    return jars.read_text().strip()
+
+
 class JavaBroker:
     """Its port stays the same over restarts."""
 
     def __init__(self, directory: Path, zookeeper: str, settings: dict[str, str]) -> None:
         """Skips the test if there is no Java or no jars."""
-        jars = Path(os.environ.get("PULSAR_BASELINE_HOME", Path.home() / ".cache/pulsar-baseline")) / "server/cp.txt"
-        if shutil.which("java") is None or not jars.exists():
-            pytest.skip("a Java broker needs Java 17 and the jars of `baseline setup` (PULSAR_BASELINE_HOME)")
+        self._class_path = class_path()
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._class_path = jars.read_text().strip()
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self.web_port = free_port(), free_port()
         values = {

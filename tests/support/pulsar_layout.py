@@ -44,7 +44,7 @@ class LayoutBroker:
             max_entries=max_cursor_entries,
         )
         resources = LedgerResources(self.store, EntryCache(1 << 20), limits, self.clock, 10_000, publish_time_of)
-        self.records = PulsarRecords(metadata, nodes, self.clock)
+        self.records = PulsarRecords(self.store.client, metadata, nodes, self.clock)
         self.factory = ManagedLedgerFactory(resources, self.cursors, metadata, self.records)
 
     async def open(self, path: str = PATH) -> tuple[ManagedLedger, Topic]:

@@ -68,8 +68,9 @@ class BookKeeperClient:
         listener: AppendListener | None = None,
         *,
         digest_type: DigestType | None = None,
+        password: bytes | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. `digest_type` None: that of the options.
+        """Create a ledger and return its writer. `digest_type`, `password` None: those of the options.
 
         Raises NotEnoughBookies, MetadataUnknown.
 
@@ -82,7 +83,7 @@ class BookKeeperClient:
             metadata = LedgerMetadata(
                 options.quorums,
                 options.digest_type if digest_type is None else digest_type,
-                options.password,
+                options.password if password is None else password,
                 (Segment(0, tuple(ensemble)),),
                 created_ms=self._clock.wall_ms(),
                 custom=dict(custom or {}),

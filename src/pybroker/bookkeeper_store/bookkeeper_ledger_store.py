@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
-from pybroker.bookkeeper.errors import LedgerClosed
+from pybroker.bookkeeper.errors import LedgerClosed, WrongKey
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
@@ -34,6 +34,8 @@ _COUNTERS = (
     "entries_added",
     "entries_read",
 )
+COMPACTED_PASSWORD = b""
+"""Java brokers create and open compacted ledgers with an empty password and CRC32 digests, whatever their configuration says."""
 MAX_READERS = 10_000
 """Readers of sealed ledgers that are kept, with the metadata of their ledgers. Others are opened again."""
 
@@ -63,14 +65,22 @@ class BookKeeperLedgerStore(LedgerStore):
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._counts = dict.fromkeys(_COUNTERS, 0)
 
+    @property
+    def has_pulsar_layout(self) -> bool:
+        return True
+
     # --- appending ---------------------------------------------------------------------------------------------------
 
     async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         opened = OpenLedger(self._ended)
-        # As in Pulsar, whose readers of compacted ledgers accept any digest.
-        digest_type = DigestType.CRC32 if purpose is LedgerPurpose.COMPACTED else None
+        is_compacted = purpose is LedgerPurpose.COMPACTED
         try:
-            writer = await self.client.create_ledger(custom_metadata(purpose, owner), opened, digest_type=digest_type)
+            writer = await self.client.create_ledger(
+                custom_metadata(purpose, owner),
+                opened,
+                digest_type=DigestType.CRC32 if is_compacted else None,
+                password=COMPACTED_PASSWORD if is_compacted else None,
+            )
         except BookKeeperError as error:
             raise store_error(error) from error
         opened.writer = writer
@@ -152,11 +162,17 @@ class BookKeeperLedgerStore(LedgerStore):
         reader = self._readers.get(ledger_id)
         if reader is None:
             try:
-                reader = await self.client.open_ledger(ledger_id)
+                reader = await self._opened(ledger_id)
             except BookKeeperError as error:
                 raise store_error(error) from error
             self._keep(reader)
         return reader
+
+    async def _opened(self, ledger_id: int) -> LedgerReader:
+        try:
+            return await self.client.open_ledger(ledger_id)
+        except WrongKey:
+            return await self.client.open_ledger(ledger_id, COMPACTED_PASSWORD)
 
     def _keep(self, reader: LedgerReader) -> None:
         self._readers[reader.ledger_id] = reader

@@ -91,7 +91,7 @@ class BookKeeperStores:
             max_entry_bytes=largest,
             max_entries=runtime.config.managed_ledger_cursor_max_entries_per_ledger,
         )
-        self.records = PulsarRecords(metadata, nodes, runtime.clock)
+        self.records = PulsarRecords(client, metadata, nodes, runtime.clock)
         self.schemas = PulsarSchemaStorage(client, metadata)
 
     @classmethod

@@ -2,6 +2,10 @@
 
 The cursor store changes the state and the cursor ledger's id, the managed ledger the properties. All changes are stored by
 `save`, the save of the managed ledger: it names the versions, so only the owner of the managed ledger can change a cursor.
+
+Two cursors have numbers beside their position, which Pulsar calls properties of the position: `pulsar.dedup` and
+`__compaction`. Position and numbers change together, so this broker keeps the state of these cursors in their document. A
+Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
 """
 
 from __future__ import annotations
@@ -19,10 +23,14 @@ from pybroker.bookkeeper_store.cursor_documents import (
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
-from pybroker.managed_ledger.info.managed_ledger_info import CursorInfo
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo
+from pybroker.model.position import Position
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 """Its properties are the highest sequence ids by producer name; Pulsar stores them as numbers of the position."""
+COMPACTION_CURSOR = "__compaction"
+"""Its position is the horizon of the compacted view, whose ledger is a number of the position."""
+COMPACTED_LEDGER = "CompactedTopicLedger"
 
 
 class CursorNode:
@@ -44,8 +52,12 @@ class CursorNode:
 
     @property
     def keeps_state_in_document(self) -> bool:
-        """Whether the state is always in the document, because its properties are."""
-        return self.name == DEDUPLICATION_CURSOR
+        return self.name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR)
+
+    @property
+    def compacted_ledger(self) -> int | None:
+        """The ledger of the compacted view; None without one, and for every other cursor."""
+        return self.position_properties.get(COMPACTED_LEDGER) if self.name == COMPACTION_CURSOR else None
 
     def state(self) -> bytes:
         """Return the record of the state in the document, or of its older mark-delete position."""
@@ -59,42 +71,49 @@ class CursorNode:
         self._info.cursors_ledger_id = ledger_id
 
     def took(self, entry: PositionInfo) -> None:
-        """Take over the properties of the last entry of the cursor ledger."""
+        """Take over the numbers of the last entry of the cursor ledger."""
         self.position_properties = {each.name: each.value for each in entry.properties}
 
     def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
         """Return the description of the cursor as it was found."""
         found = self._info
-        if self.keeps_state_in_document:
+        if self.name == DEDUPLICATION_CURSOR:
             properties = {name: str(value) for name, value in self.position_properties.items()}
         else:
             properties = {each.name: each.value for each in found.cursor_properties}
         position = (found.mark_delete_ledger_id, found.mark_delete_entry_id)
         return CursorInfo(cursor_id, position, properties, is_delayed)
 
-    def encode(self, info: CursorInfo, now_ms: int) -> bytes:
+    def encode(self, info: CursorInfo, view: CompactedInfo | None, now_ms: int) -> bytes:
+        """Return the document. `view`: the compacted view of the managed ledger."""
         found = self._info
         if not found.HasField("mark_delete_ledger_id"):
             found.mark_delete_ledger_id, found.mark_delete_entry_id = info.position
             found.last_active = now_ms
-        if self.keeps_state_in_document:
-            self._put_numbers(info)
+        if self.name == DEDUPLICATION_CURSOR:
+            self._put_numbers(_numbers(self, info))
         else:
             del found.cursor_properties[:]
             for name, value in info.properties.items():
                 found.cursor_properties.add(name=name, value=value)
+        if self.name == COMPACTION_CURSOR:
+            if view is not None:
+                clear_state(found, Position(*view.horizon))
+            self._put_numbers({} if view is None else {COMPACTED_LEDGER: view.ledger})
         return found.SerializeToString(deterministic=True)
 
-    def _put_numbers(self, info: CursorInfo) -> None:
-        try:
-            self.position_properties = {name: int(value) for name, value in info.properties.items()}
-        except ValueError as error:
-            raise StoreError(
-                f"a property of the cursor {self.name} of {self.owner} is not a number: {error}"
-            ) from error
+    def _put_numbers(self, numbers: dict[str, int]) -> None:
+        self.position_properties = numbers
         del self._info.properties[:]
         for name, value in self.position_properties.items():
             self._info.properties.add(name=name, value=value)
+
+
+def _numbers(node: CursorNode, info: CursorInfo) -> dict[str, int]:
+    try:
+        return {name: int(value) for name, value in info.properties.items()}
+    except ValueError as error:
+        raise StoreError(f"a property of the cursor {node.name} of {node.owner} is not a number: {error}") from error
 
 
 CursorNodes: TypeAlias = "WeakValueDictionary[str, CursorNode]"

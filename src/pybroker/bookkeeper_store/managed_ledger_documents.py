@@ -4,9 +4,9 @@ Pulsar's document has the ledgers with entries and bytes, the position of a term
 ledger has no counts, unless the managed ledger is terminated: its next owner counts it. So a document names one open ledger
 at most, and closing a managed ledger does not change it.
 
-The extras have the rest. They may be older than Pulsar's document, or missing, because a Java broker does not know them: their
-loss loses no data. They count for a managed ledger that has or had the ledger `last_ledger`; a deletion only while that is
-still the last one, since each owner begins with a new ledger.
+The cursor `__compaction` names the compacted view. The extras have the rest. They may be older than Pulsar's document, or
+missing, because a Java broker does not know them: their loss loses no data. They count for a managed ledger that has or had
+the ledger `last_ledger`; a deletion only while that is still the last one, since each owner begins with a new ledger.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import msgspec
 from google.protobuf.message import DecodeError
 
+from pybroker.bookkeeper_store.cursor_node import COMPACTION_CURSOR
 from pybroker.bookkeeper_store.document_compression import plain
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.info.managed_ledger_info import (
     FORMAT_VERSION,
-    CompactedInfo,
     CursorInfo,
     ManagedLedgerInfo,
 )
@@ -40,7 +40,6 @@ class Extras(msgspec.Struct, omit_defaults=True):
     deleted: bool = False
     trimmed: list[int] = []
     last_index: int | None = None
-    compacted: CompactedInfo | None = None
     gone: list[tuple[int, int]] = []
     gone_until: int | None = None
     messages: dict[int, int] = {}
@@ -99,7 +98,6 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
         found.deleted = extras.deleted and ids[-1:] == [extras.last_ledger]
         found.trimmed = [each for each in extras.trimmed if each not in ids]
         found.last_index = extras.last_index
-        found.compacted = extras.compacted
         found.gone, found.gone_until = extras.gone, extras.gone_until
     return found
 
@@ -139,12 +137,18 @@ def extras_document(info: ManagedLedgerInfo) -> bytes:
         info.serial,
         info.created,
         info.deleted,
-        info.trimmed,
+        _to_be_deleted(info),
         info.last_index,
-        info.compacted,
         info.gone,
         info.gone_until,
         {row.ledger_id: row.message_count for row in ledgers.rows() if row.is_sealed and row.message_count is not None},
         {name: cursor.id for name, cursor in info.cursors.items() if cursor.delayed},
     )
     return msgspec.json.encode(extras)
+
+
+def _to_be_deleted(info: ManagedLedgerInfo) -> list[int]:
+    """Return the ledgers that must be deleted. A view without its cursor is one of them: nothing else names it."""
+    if info.compacted is None or COMPACTION_CURSOR in info.cursors:
+        return info.trimmed
+    return [*info.trimmed, info.compacted.ledger]

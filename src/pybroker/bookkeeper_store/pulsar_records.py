@@ -4,6 +4,8 @@
     /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
     /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker
 
+The compacted view is named by the cursor `__compaction`: its ledger by a number of the position, its horizon by the position.
+
 Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction if they are
 few, and each transaction names the version of Pulsar's document: only the owner of the managed ledger can change any
 of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that no change of an
@@ -19,8 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
-from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
+from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
+from pybroker.bookkeeper_store.cursor_documents import (
+    STATE_IN_DOCUMENT,
+    decode_cursor_info,
+    decode_position_info,
+    state_of_entry,
+)
+from pybroker.bookkeeper_store.cursor_node import COMPACTION_CURSOR, CursorNode, CursorNodes
 from pybroker.bookkeeper_store.managed_ledger_documents import (
     decode_extras,
     decode_pulsar_info,
@@ -29,10 +37,13 @@ from pybroker.bookkeeper_store.managed_ledger_documents import (
     pulsar_document,
 )
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
-from pybroker.errors import BadVersionError, StoreError
+from pybroker.bookkeeper_store.state_ledger import delete_ledger, read_last
+from pybroker.bookkeeper_store.store_errors import store_error
+from pybroker.errors import BadVersionError, DamagedEntries, NoSuchLedger, StoreError
+from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced
 from pybroker.managed_ledger.info.json_records import digest
-from pybroker.managed_ledger.info.managed_ledger_info import CursorInfo, ManagedLedgerInfo
+from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo, ManagedLedgerInfo
 from pybroker.metadata.metadata_paths import java_decoded, java_encoded
 from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put
 from pybroker.runtime import logs
@@ -50,13 +61,14 @@ _ATTEMPTS = 3
 class PulsarRecords(InfoRecords):
     """Infos that Java brokers read and write too. `cursors` receives the cursors of loaded infos."""
 
-    def __init__(self, metadata: MetadataStore, cursors: CursorNodes, clock: Clock) -> None:
+    def __init__(self, client: BookKeeperClient, metadata: MetadataStore, cursors: CursorNodes, clock: Clock) -> None:
+        self._client = client
         self._metadata = metadata
         self._cursors = cursors
         self._clock = clock
 
     async def load(self, path: str) -> LoadedInfo:
-        record = PulsarRecord(self._metadata, path, self._cursors, self._clock)
+        record = PulsarRecord(self._client, self._metadata, path, self._cursors, self._clock)
         info, size_bytes = await record.load()
         return LoadedInfo(info, record, size_bytes)
 
@@ -90,8 +102,11 @@ class _Node:
 class PulsarRecord(InfoRecord):
     """The nodes of one managed ledger."""
 
-    def __init__(self, metadata: MetadataStore, path: str, cursors: CursorNodes, clock: Clock) -> None:
+    def __init__(
+        self, client: BookKeeperClient, metadata: MetadataStore, path: str, cursors: CursorNodes, clock: Clock
+    ) -> None:
         self.path = path
+        self._client = client
         self._metadata = metadata
         self._all_cursors = cursors
         self._cursors: dict[str, CursorNode] = {}
@@ -102,6 +117,8 @@ class PulsarRecord(InfoRecord):
         self._pulsar = PulsarInfo()
         self._is_claimed = False
         self._save: SaveInfo | None = None
+        self._moved_from: list[int] = []
+        """Cursor ledgers whose states are in documents as soon as this record is stored."""
 
     @property
     def version(self) -> int:
@@ -139,11 +156,65 @@ class PulsarRecord(InfoRecord):
                 name = java_decoded(path.rpartition("/")[2])
                 cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
                 node = CursorNode(self.path, name, decode_cursor_info(path, value.value), self.save)
+                if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
+                    await self._move_state(node)
                 self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
                 cursors[name] = node.info(cursor_id, is_delayed=name in records)
         info = ledger_info(self._pulsar, extras, cursors)
+        await self._find_view(info)
         info.created = info.created or self._clock.wall_ms()
         return info, sum(len(value.value) for value in values if value is not None)
+
+    async def _move_state(self, node: CursorNode) -> None:
+        """Move the state that a Java broker has left in a cursor ledger into the document. Raises StoreError.
+
+        The ledger is fenced, so that its owner cannot add a state that this broker does not know.
+        """
+        ledger_id = node.ledger_id
+        state = node.state()
+        try:
+            last = await read_last(self._client, ledger_id)
+        except (NoSuchLedger, DamagedEntries) as error:
+            logs.error(
+                "cursor_ledger.lost",
+                managed_ledger=self.path,
+                cursor=node.name,
+                ledger_id=ledger_id,
+                error=str(error),
+                action="the cursor continues at the position in its document",
+            )
+        else:
+            if last is not None:
+                entry = decode_position_info(node.name, last)
+                node.took(entry)
+                state = state_of_entry(entry)
+        node.put_state(CursorRecord(state))
+        self._moved_from.append(ledger_id)
+
+    async def _find_view(self, info: ManagedLedgerInfo) -> None:
+        """Fill in the compacted view. Raises StoreError."""
+        cursor = info.cursors.get(COMPACTION_CURSOR)
+        node = None if cursor is None else self._cursors[cursor.id]
+        ledger_id = None if node is None else node.compacted_ledger
+        if node is None or ledger_id is None:
+            return
+        try:
+            ledger = await self._client.ledger_metadata(ledger_id)
+        except BookKeeperError as error:
+            failure = store_error(error)
+            if not isinstance(failure, NoSuchLedger):
+                raise failure from error
+            logs.error(
+                "compacted_ledger.lost",
+                managed_ledger=self.path,
+                ledger_id=ledger_id,
+                error=str(error),
+                action="consumers that read compacted receive all stored messages until the next compaction",
+            )
+            return
+        horizon = CursorRecord(node.state()).mark_delete_position
+        info.compacted = CompactedInfo(ledger_id, ledger.last_entry_id + 1, ledger.length_bytes, horizon)
+        info.trimmed = [each for each in info.trimmed if each != ledger_id]
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -159,6 +230,8 @@ class PulsarRecord(InfoRecord):
                 await self._find_out()
                 continue
             self._is_claimed = True
+            while self._moved_from:
+                await delete_ledger(self._client, self._moved_from.pop())
             return
         raise StoreError(f"{self.path} changed during each attempt to store it, try again")
 
@@ -183,7 +256,7 @@ class PulsarRecord(InfoRecord):
             if node is None:
                 node = CursorNode(self.path, name, None, self.save)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
-            wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, now_ms)
+            wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, info.compacted, now_ms)
         present = {cursor.id for cursor in info.cursors.values()}
         for cursor_id in self._cursors.keys() - present:
             del self._cursors[cursor_id]

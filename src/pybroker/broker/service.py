@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.cluster.java_transaction_snapshots import JavaTransactionSnapshots
 from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.broker.context.broker_context import BrokerContext
@@ -165,6 +166,10 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        self._java_snapshots: JavaTransactionSnapshots | None = None
+        if ledgers.store.has_pulsar_layout:
+            self._java_snapshots = JavaTransactionSnapshots(topics)
+            broker_context.announce_transactions = self._java_snapshots.announce
 
     def keep_topic_policies_in_system_topics(self) -> None:
         """Read and write topic policies in `__change_events`, as Java brokers do. Before the first topic is loaded."""
@@ -279,6 +284,8 @@ class BrokerService:
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         self.transactions.ownership = ownership
         self.participants.elsewhere = OwnersParticipants(ownership, self.cluster_client)
+        if self._java_snapshots is not None:
+            self._java_snapshots.client = self.cluster_client
         await ownership.start()
         unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
         self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")

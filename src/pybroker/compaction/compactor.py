@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pybroker.compaction.messages import opening_cost
-from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
+from pybroker.compaction.stored_entry import CompactedEntry, format_in
 from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
 from pybroker.errors import LedgerFenced, NotAllowedError, StoreError
@@ -187,6 +187,7 @@ class _Writer(AppendListener):
 
     def __init__(self, store: LedgerStore, clock: Clock, ledger_id: int, progress: Progress) -> None:
         self._store = store
+        self._format = format_in(store)
         self._clock = clock
         self._ledger_id = ledger_id
         self._progress = progress
@@ -196,7 +197,7 @@ class _Writer(AppendListener):
         self.waiting_bytes = 0
 
     def add(self, position: Position, payload: bytes, message_count: int) -> None:
-        stored = encode_stored(position, payload)
+        stored = self._format.encode(position, payload)
         self._payloads.append(stored)
         self._message_counts.append(message_count)
         self.waiting_bytes += len(stored)

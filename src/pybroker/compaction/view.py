@@ -6,7 +6,7 @@ Nothing is cached.
 
 from __future__ import annotations
 
-from pybroker.compaction.stored_entry import CompactedEntry, decode_stored
+from pybroker.compaction.stored_entry import CompactedEntry, format_in
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.model.position import Position
@@ -24,8 +24,9 @@ async def read_view(
     run = store.read_buffered(view.ledger, index, count, max_bytes)
     if run is None:
         run = await store.read(view.ledger, index, count, max_bytes)
+    stored = format_in(store)
     return [
-        decode_stored(payload, message_count)
+        stored.decode(payload, message_count)
         for payload, message_count in zip(run.payloads, run.message_counts, strict=True)
     ]
 

@@ -258,6 +258,11 @@ class LedgerStore(ABC):
         """None if the ledgers are not local files."""
         return None
 
+    @property
+    def has_pulsar_layout(self) -> bool:
+        """Whether Java brokers read the same ledgers, so that all entries must have Pulsar's formats."""
+        return False
+
     @abstractmethod
     async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         """Open a new ledger for appends and return its id, which is larger than every earlier id of the owner.

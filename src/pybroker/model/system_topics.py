@@ -17,11 +17,15 @@ HEALTH_CHECK = "healthcheck"
 PENDING_ACK_SUFFIX = "__transaction_pending_ack"
 COORDINATOR_ASSIGN = "transaction_coordinator_assign"
 TRANSACTION_LOG = "__transaction_log_"
+LOG_BESIDE_PULSAR = "__pybroker_transaction_log_"
+"""The same on a store that Java brokers share: their coordinators have logs with Pulsar's name and another format."""
+
+BUFFER_SNAPSHOTS = "__transaction_buffer_snapshot"
 
 _OF_A_NAMESPACE = frozenset(
     {
         CHANGE_EVENTS,
-        "__transaction_buffer_snapshot",
+        BUFFER_SNAPSHOTS,
         "__transaction_buffer_snapshot_segments",
         "__transaction_buffer_snapshot_indexes",
     }
@@ -54,7 +58,7 @@ def is_transaction_internal(name: TopicName) -> bool:
     return (
         name.is_persistent
         and name.namespace == SYSTEM_NAMESPACE
-        and name.local_name.startswith((COORDINATOR_ASSIGN, TRANSACTION_LOG))
+        and name.local_name.startswith((COORDINATOR_ASSIGN, TRANSACTION_LOG, LOG_BESIDE_PULSAR))
     )
 
 

@@ -23,6 +23,10 @@ class TxnId(NamedTuple):
         return f"({self.most},{self.least})"
 
 
+ID_BASE_BESIDE_PULSAR = 1 << 62
+"""On a store that Java brokers share, `least` begins behind it: the ids of Java coordinators, which begin at 0, are others."""
+
+
 class TxnAction(enum.IntEnum):
     """The outcome of a transaction, with the numbers of the wire."""
 

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 from pybroker.errors import NotAllowedError, PersistenceError, ServiceNotReady, StoreError, TooManyRequests
 from pybroker.model.counters import Buckets
-from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.model.txn_id import ID_BASE_BESIDE_PULSAR, TxnAction, TxnId
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.transactions.coordinator_state import ALL_IN_FULL, CoordinatorState, Phase, Status, Transaction
+from pybroker.transactions.java_brokers import JavaBrokers
 from pybroker.transactions.participant_notification import Ending, Endings, EndParticipant, Participant
 from pybroker.transactions.sinks import Asking, Label
 from pybroker.transactions.timeouts import LONGEST_MS, Timeouts
@@ -77,6 +78,10 @@ class CoordinatorContext:
     def __init__(self, runtime: Runtime, ledgers: ManagedLedgerFactory, end_participant: EndParticipant) -> None:
         self.runtime = runtime
         self.ledgers = ledgers
+        has_java_layout = ledgers.store.has_pulsar_layout
+        self.java_brokers = JavaBrokers(ledgers.metadata, runtime.clock) if has_java_layout else None
+        """None if Java brokers cannot share the topics."""
+        self.id_base = ID_BASE_BESIDE_PULSAR if has_java_layout else 0
         self.end_participant = end_participant
         self.slots = asyncio.Semaphore(runtime.config.transaction_buffer_client_max_concurrent_requests)
         self.coordinators: dict[int, Coordinator] = {}
@@ -99,7 +104,7 @@ class Coordinator:
         self.recover_started_ms = 0
         self.recover_ended_ms = 0
         self.counters = Counters()
-        self.state = CoordinatorState(coordinator_id, context.limits.sizes)
+        self.state = CoordinatorState(coordinator_id, context.limits.sizes, context.id_base)
         self.log: TransactionLog | None = None
         self._context = context
         self._runtime = context.runtime
@@ -162,7 +167,7 @@ class Coordinator:
         while True:
             self.recover_started_ms = self._runtime.clock.wall_ms()
             self.state.leave()
-            state = CoordinatorState(self.id, self._context.limits.sizes)
+            state = CoordinatorState(self.id, self._context.limits.sizes, self._context.id_base)
             self.state = state
             try:
                 log = await TransactionLog.open(self._context.ledgers, self.log_path, state.apply, self._whole)
@@ -275,15 +280,20 @@ class Coordinator:
         """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default
         the owner.
 
-        Waits at the limit, or while `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady and
-        StoreError.
+        Waits at the limit, or while `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady,
+        StoreError, and NotAllowedError beside Java brokers.
         """
-        await self.ready()
+        await self._ready_for_new()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
         try:
             return await self._open(slot, timeout_ms, owner, None)
         finally:
             slot.release()
+
+    async def _ready_for_new(self) -> None:
+        await self.ready()
+        if self._context.java_brokers is not None:
+            await self._context.java_brokers.require_none()
 
     async def _open(self, slot: TransactionSlot, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
         now_ms = self._runtime.clock.wall_ms()
@@ -464,7 +474,7 @@ class Coordinator:
         Transactions that earlier runs of the writer left open, up to that batch, are aborted. Raises the errors of
         `new` and of `Marks.is_repeat`.
         """
-        await self.ready()
+        await self._ready_for_new()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
             await self._written()
             return None

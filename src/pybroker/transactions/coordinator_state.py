@@ -141,12 +141,12 @@ class Transaction:
 class CoordinatorState:
     """The coordinator applies each record once it is in the log."""
 
-    def __init__(self, coordinator_id: int, sizes: FairShares | None = None) -> None:
-        """`sizes`: the bytes of the transactions of all coordinators, by holder."""
+    def __init__(self, coordinator_id: int, sizes: FairShares | None = None, id_base: int = 0) -> None:
+        """`sizes`: the bytes of the transactions of all coordinators, by holder. `id_base`: all ids are larger."""
         self.coordinator_id = coordinator_id
         self.counts = FairShares()
         self.sizes = FairShares() if sizes is None else sizes
-        self.last_least = 0
+        self.last_least = id_base
         self.size_bytes = 0
         self.marks = Marks()
         self._live: dict[int, Transaction] = {}  # in the order of ids

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from pybroker.errors import AdminError, BrokerError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import PERSISTENT, TopicName
-from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
+from pybroker.model.system_topics import COORDINATOR_ASSIGN, LOG_BESIDE_PULSAR, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.runtime import logs
 from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
 from pybroker.transactions.coordinator_state import Phase, not_found
@@ -73,6 +73,7 @@ class Coordinators:
         self._metadata = metadata
         self._partitioned = partitioned
         self._context = CoordinatorContext(runtime, ledgers, end_participant)
+        self._log_prefix = LOG_BESIDE_PULSAR if ledgers.store.has_pulsar_layout else TRANSACTION_LOG
         self._is_closed = False
         self._changing = asyncio.Lock()
 
@@ -161,7 +162,7 @@ class Coordinators:
         self._require_served(coordinator_id)
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
-            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{TRANSACTION_LOG}{coordinator_id}")
+            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{self._log_prefix}{coordinator_id}")
             found = Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
             self._context.coordinators[coordinator_id] = found
         return found
@@ -220,7 +221,7 @@ class Coordinators:
         if not self.is_enabled:
             return []
         children = await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT))
-        numbers = [each.removeprefix(TRANSACTION_LOG) for each in children if each.startswith(TRANSACTION_LOG)]
+        numbers = [each.removeprefix(self._log_prefix) for each in children if each.startswith(self._log_prefix)]
         return [int(number) for number in numbers if number.isdecimal()]
 
     async def stop(self, coordinator_id: int) -> None:

@@ -17,7 +17,7 @@ from pybroker.model.policies import DispatchRate, NamespacePolicies, PublishRate
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.context.added_entry_metadata import AddedMetadata
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pybroker.metadata.metadata_store import MetadataStore
     from pybroker.metadata.resource_groups import ResourceGroups
     from pybroker.metadata.resources import Resources
-    from pybroker.model.names import NamespaceName
+    from pybroker.model.names import NamespaceName, TopicName
+    from pybroker.model.position import Position
     from pybroker.model.txn_id import TxnId
     from pybroker.runtime.runtime import Runtime
     from pybroker.schema.schema_registry import SchemaRegistry
@@ -99,6 +100,9 @@ class BrokerContext:
         """Which topics this broker serves; None for a broker that serves all, because no other has its ledgers."""
         self.elsewhere: TopicsElsewhere | None = None
         """The topics of the other brokers of the cluster; None without a cluster."""
+        self.announce_transactions: Callable[[TopicName, Position], Awaitable[None]] | None = None
+        """Called before the first message of a transaction is stored in a topic that Java brokers may take over, with the last
+        position. Raises StoreError."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:

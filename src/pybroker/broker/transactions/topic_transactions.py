@@ -167,6 +167,9 @@ class TopicTransactions(CursorOwner):
         topic, ledger, error = self._topic, self._ledger, None
         try:
             last = ledger.ledgers.last_position
+            announce = topic.broker_context.announce_transactions
+            if announce is not None:
+                await announce(topic.name, last)
             cursor = await topic.broker_context.ledgers.create_cursor(ledger, TRANSACTIONS_CURSOR, last, {})
             buffer = TransactionBuffer(topic.runtime.config.max_open_transactions_per_topic)
             buffer.up_to = cursor.mark_delete_position

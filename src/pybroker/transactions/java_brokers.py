@@ -1,0 +1,56 @@
+"""Java brokers of the same cluster, beside which this broker opens no transactions.
+
+A Java broker that takes over a topic filters aborted messages only if its own snapshots name the topic, and ends no transaction of
+this broker's coordinators. So no transaction is opened while a Java broker is registered and could take over a topic at any time.
+Transactions that are open already continue.
+
+Limitations: the list of registered brokers is read at most once in `RENEW_MS`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pybroker.errors import NotAllowedError
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime.clock import Clock
+
+BROKERS = "/loadbalance/brokers"
+RENEW_MS = 5_000
+_OWN_IMPLEMENTATION = "pybroker"
+
+
+class JavaBrokers:
+    """The registered Java brokers, as last read."""
+
+    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._found: list[str] = []
+        self._read_ms: float | None = None
+
+    async def require_none(self) -> None:
+        """Raises NotAllowedError while a Java broker is registered, StoreError if the list cannot be read."""
+        now_ms = self._clock.monotonic_ms()
+        if self._read_ms is None or now_ms - self._read_ms >= RENEW_MS:
+            self._found = await self._registered()
+            self._read_ms = now_ms
+        if self._found:
+            raise NotAllowedError(
+                f"Cannot open a transaction: the Java broker {self._found[0]} is registered at this cluster and could take over"
+                " topics. It would deliver aborted messages of this broker. Stop the Java brokers, or use their coordinators."
+            )
+
+    async def _registered(self) -> list[str]:
+        names = await self._metadata.children(BROKERS)
+        values = await self._metadata.values_of([f"{BROKERS}/{name}" for name in names])
+        return [name for name, found in zip(names, values, strict=True) if found is not None and _is_java(found.value)]
+
+
+def _is_java(registration: bytes) -> bool:
+    """Return whether it is the registration of a Java broker: those of this implementation name it."""
+    try:
+        document = json.loads(registration)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("implementation") != _OWN_IMPLEMENTATION
