@@ -29,6 +29,7 @@ from tests.support.rest import Answer, call
 
 from pybroker.bookkeeper.ledger_metadata import decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_path
+from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
 from pybroker.bookkeeper_store.document_compression import plain
 from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
@@ -104,6 +105,11 @@ class Served:
     def document(self, topic: str) -> bytes:
         """Return the document of the managed ledger."""
         return asyncio.run(self._node(f"/managed-ledgers/{NAMESPACE}/persistent/{java_encoded(topic)}"))
+
+    def cursor_ledger(self, topic: str, subscription: str) -> int:
+        """Return the ledger that the document of the cursor names."""
+        path = f"/managed-ledgers/{NAMESPACE}/persistent/{java_encoded(topic)}/{java_encoded(subscription)}"
+        return decode_cursor_info(path, asyncio.run(self._node(path))).cursors_ledger_id
 
     async def _node(self, path: str) -> bytes:
         client = ZooKeeperClient(ServerAddresses.parse(self._zookeeper), ClientOptions(session_timeout_ms=10_000))
@@ -305,7 +311,6 @@ class UnusualNames(Kind):
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
         self.customs: dict[str, dict[str, bytes]] = {}
-        self.cursor_customs: dict[str, dict[str, bytes]] = {}
 
     def topics(self) -> list[str]:
         return [f"{self.topic} {name}" for name in UNUSUAL]
@@ -342,13 +347,9 @@ class UnusualNames(Kind):
                 assert take(consumer, 1)[0] == [first], f"{broker.kind} {topic} {subscription}"
                 time.sleep(0.15)  # The client sends acknowledgements in groups.
                 consumer.close()
-        cursors = broker.get(self.topics()[0], "/internalStats")["cursors"]
-        ledgers = {name: cursor["cursorLedger"] for name, cursor in cursors.items()}
-        cursor_customs = {
-            name: broker.custom_of_ledger(ledger_id) for name, ledger_id in ledgers.items() if ledger_id >= 0
-        }
-        assert cursor_customs == (self.cursor_customs or cursor_customs)
-        self.cursor_customs = cursor_customs
+            ledger_id = broker.cursor_ledger(topic, UNUSUAL[0])
+            custom = broker.custom_of_ledger(ledger_id)
+            assert custom == self.customs.setdefault(f"cursor of {topic}", custom), f"{broker.kind} {topic}"
 
 
 KINDS: tuple[type[Kind], ...] = (Chunked, Partitioned, ManyLedgers, Terminated, UnusualNames)
