@@ -315,9 +315,13 @@ class UnusualNames(Kind):
     def topics(self) -> list[str]:
         return [f"{self.topic} {name}" for name in UNUSUAL]
 
+    def subscriptions(self, topic: str) -> list[str]:
+        """Return all names for the first topic, and one for each other one."""
+        return UNUSUAL if topic == self.topics()[0] else UNUSUAL[:1]
+
     def prepare(self, broker: Served) -> None:
         for topic in self.topics():
-            for subscription in UNUSUAL:
+            for subscription in self.subscriptions(topic):
                 subscribe(broker.client, full(topic), subscription).close()
             broker.send(topic, "one", "two", "three")
             path = f"/subscription/{quote(UNUSUAL[0], safe='')}/properties"
@@ -338,11 +342,13 @@ class UnusualNames(Kind):
         listed = broker.call("GET", "").json
         assert {full(topic) for topic in self.topics()} <= set(listed), f"{broker.kind}: {listed}"
         for topic in self.topics():
-            assert sorted(broker.get(topic, "/subscriptions")) == sorted(UNUSUAL), f"{broker.kind} {topic}"
+            assert sorted(broker.get(topic, "/subscriptions")) == sorted(self.subscriptions(topic)), (
+                f"{broker.kind} {topic}"
+            )
             stats = broker.get(topic, "/stats")["subscriptions"]
-            assert sorted(stats) == sorted(UNUSUAL)
+            assert sorted(stats) == sorted(self.subscriptions(topic))
             assert stats[UNUSUAL[0]]["subscriptionProperties"] == {"key ü": "value %2F", "k": ""}
-            for subscription in UNUSUAL:
+            for subscription in self.subscriptions(topic):
                 consumer = subscribe(broker.client, full(topic), subscription)
                 assert take(consumer, 1)[0] == [first], f"{broker.kind} {topic} {subscription}"
                 time.sleep(0.15)  # The client sends acknowledgements in groups.
