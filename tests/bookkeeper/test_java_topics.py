@@ -107,9 +107,13 @@ class Served:
         return asyncio.run(self._node(f"/managed-ledgers/{NAMESPACE}/persistent/{java_encoded(topic)}"))
 
     def cursor_ledger(self, topic: str, subscription: str) -> int:
-        """Return the ledger that the document of the cursor names."""
+        """Return the ledger that the document of the cursor names, as soon as it names one."""
         path = f"/managed-ledgers/{NAMESPACE}/persistent/{java_encoded(topic)}/{java_encoded(subscription)}"
-        return decode_cursor_info(path, asyncio.run(self._node(path))).cursors_ledger_id
+        deadline = time.monotonic() + 20
+        while (ledger_id := decode_cursor_info(path, asyncio.run(self._node(path))).cursors_ledger_id) < 0:
+            assert time.monotonic() < deadline, f"{self.kind} has not stored the cursor {path}"
+            time.sleep(0.2)
+        return ledger_id
 
     async def _node(self, path: str) -> bytes:
         client = ZooKeeperClient(ServerAddresses.parse(self._zookeeper), ClientOptions(session_timeout_ms=10_000))
