@@ -250,7 +250,7 @@ class ManyLedgers(Kind):
 
     def prepare(self, broker: Served) -> None:
         subscribe(broker.client, full(self.topic), "s").close()
-        self.names = [str(number) for number in range(LEDGERS * ENTRIES_PER_LEDGER)]
+        self.names = [str(number) for number in range((LEDGERS + 5) * ENTRIES_PER_LEDGER)]
         producer = broker.client.create_producer(full(self.topic), batching_enabled=False)
         for name in self.names:
             producer.send(name.encode())
@@ -270,7 +270,7 @@ class ManyLedgers(Kind):
         time.sleep(0.5)  # The client sends acknowledgements in groups.
         consumer.close()
         broker.change("POST", self.topic, "/trim")
-        wanted = len(self.names) // ENTRIES_PER_LEDGER + 3
+        wanted = len(self.names) // ENTRIES_PER_LEDGER + 4
         deadline = time.monotonic() + 20
         while (left := len(broker.get(self.topic, "/internalStats")["ledgers"])) > wanted:
             assert time.monotonic() < deadline, f"{broker.kind}: {left} ledgers, expected {wanted}"
