@@ -23,7 +23,7 @@ def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
 
 def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
     """Return the custom metadata of a cursor ledger."""
-    return {**custom_metadata(LedgerPurpose.ENTRIES, owner), "pulsar/cursor": cursor_name.encode()}
+    return {**custom_metadata(LedgerPurpose.ENTRIES, owner), "pulsar/cursor": java_encoded(cursor_name).encode()}
 
 
 def record_metadata(record_id: str) -> dict[str, bytes]:

@@ -188,7 +188,7 @@ async def test_cursor_ledger_is_named_before_a_receipt_and_deleted_at_the_unload
         assert info.cursors_ledger_id in layout.cluster.metadata.ledgers
     assert len(named) == 3, "a new ledger after three entries"
     custom = decode_metadata(layout.cluster.metadata.ledgers[max(named)].value).custom
-    assert custom["pulsar/cursor"] == b"my sub/1"
+    assert custom["pulsar/cursor"] == b"my+sub%2F1"
     await broker.stop()
     info = await cursor_document(layout, "my+sub%2F1")
     assert info.cursors_ledger_id == -1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
+from pybroker.metadata.metadata_paths import java_encoded
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
@@ -32,7 +33,7 @@ def internal_info(topic: Topic) -> dict[str, Any]:
             for row in rows
         ],
         "cursors": {
-            cursor.name: {
+            java_encoded(cursor.name): {
                 "version": ledger.document.version,
                 "cursorsLedgerId": _NO_LEDGER_ID,
                 "markDelete": _position(cursor.mark_delete_position),

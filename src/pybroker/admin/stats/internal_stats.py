@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pybroker.admin.stats.managed_ledger_stats import cursor_stats, managed_ledger_stats
 from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
+from pybroker.metadata.metadata_paths import java_encoded
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -94,8 +95,9 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
+    """Return the cursors by name, which in Pulsar is the encoded name of the subscription."""
     shown = {
-        name: cursor_stats(
+        java_encoded(name): cursor_stats(
             topic.ledger,
             each.cursor,
             opened_ms=topic.loaded_ms,
