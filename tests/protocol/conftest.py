@@ -1,5 +1,6 @@
 """What many modules here begin with. A module that wants another broker has a fixture of its own under the same name."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,12 +8,43 @@ from typing import Any
 
 import pytest
 from tests.support.async_client import AsyncClient, binary_port
+from tests.support.bookkeeper_cluster import BookKeeperCluster, bookkeeper_cluster
 from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stores import InMemory, OnModelBookies, OnRealBookies, StoreChoice, choice_of_stores
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import RawClient, connected
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker.broker.topic.topic import Topic
+
+LEDGERS = os.environ.get("TEST_LEDGERS", "")
+"""Stores of all brokers in the test's process: memory, model or bookies. Empty: memory, and the model too for some modules."""
+TOUCH_LEDGERS: frozenset[str] = frozenset()
+"""Modules that run on both stores."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if not LEDGERS and metafunc.module.__name__.rpartition(".")[2] in TOUCH_LEDGERS:
+        metafunc.parametrize("ledger_stores", ["memory", "model"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[BookKeeperCluster]:
+    with bookkeeper_cluster(3) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def ledger_stores(request: pytest.FixtureRequest) -> Iterator[StoreChoice]:
+    """The stores of brokers in the test's process."""
+    kind = getattr(request, "param", LEDGERS)
+    choice: StoreChoice
+    if kind == "bookies":
+        choice = OnRealBookies(request.getfixturevalue("cluster").zookeeper.address)
+    else:
+        choice = OnModelBookies() if kind == "model" else InMemory()
+    with choice_of_stores(choice):
+        yield choice
 
 
 @pytest.fixture

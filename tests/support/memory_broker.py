@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.routing import BaseRoute
+from tests.support.broker_stores import chosen_stores
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 from tests.support.waiting import until
@@ -27,7 +28,7 @@ from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker_assembly import build
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
-from pybroker.embedding.stores import Fullness, MemoryStores
+from pybroker.embedding.stores import Fullness
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
@@ -194,8 +195,10 @@ async def memory_broker(
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     fullness = Fullness()
-    stores = MemoryStores(fullness).stores()
-    service = await build(Runtime(config, clock), stores, limits or LedgerLimits())
+    runtime = Runtime(config, clock)
+    store_choice = chosen_stores()
+    stores = await store_choice.open(runtime, fullness)
+    service = await build(runtime, stores, limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True
     if not knows_transactions:
@@ -208,6 +211,7 @@ async def memory_broker(
     finally:
         await server.close(deadline_s=1)
         await service.close()
+        await store_choice.close()
 
 
 def stored_subscription(subscription: SubscriptionBase) -> Subscription:
