@@ -402,6 +402,8 @@ class ClusterLoad:
         self._chance = chance
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self._client = pulsar.Client(url, logger=logger, operation_timeout_seconds=60)
+        # Acknowledges nothing, so that all messages can be read at the end.
+        self._client.subscribe(topic, "audit", initial_position=pulsar.InitialPosition.Earliest).close()
         self.official = [
             OfficialSubscription(self._client, topic, kind, 1 if kind == "Exclusive" else 2, self.promises)
             for kind in TYPES

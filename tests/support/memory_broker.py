@@ -144,6 +144,7 @@ class MemoryBroker:
         run.size_bytes = sum(map(len, run.payloads))
         topic.publish(producer, run)
         await producer.drained()
+        await self.until(lambda: not topic.ledger._is_preparing)  # noqa: SLF001  (the next append is in the next ledger)
         producer.detach()
         assert not peer.errors
         return peer.receipts
