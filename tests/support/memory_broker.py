@@ -144,10 +144,14 @@ class MemoryBroker:
         run.size_bytes = sum(map(len, run.payloads))
         topic.publish(producer, run)
         await producer.drained()
-        await self.until(lambda: not topic.ledger._is_preparing)  # noqa: SLF001  (the next append is in the next ledger)
+        await self.rolled_over(topic)
         producer.detach()
         assert not peer.errors
         return peer.receipts
+
+    async def rolled_over(self, topic: Topic) -> None:
+        """Wait until a ledger that is being created exists, so that the next entry behind a full ledger is in it."""
+        await self.until(lambda: not topic.ledger._is_preparing)  # noqa: SLF001
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """Return an attached producer."""
