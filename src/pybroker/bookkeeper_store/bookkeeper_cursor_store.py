@@ -178,6 +178,7 @@ class BookKeeperCursorStore(CursorStore):
             try:
                 await ledger.add(payload)
             except StoreError as error:
+                cursor.ledger = None  # The document names it until the next one is stored.
                 logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
             else:
                 if not ledger.is_named:
