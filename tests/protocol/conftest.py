@@ -22,20 +22,25 @@ LEDGERS = os.environ.get("TEST_LEDGERS", "")
 TOUCH_LEDGERS = {
     "test_ack_holes",
     "test_acknowledgements",
-    "test_broker_entry_metadata",
     "test_compacted_reading",
     "test_deduplication",
     "test_delayed_delivery",
     "test_dispatcher_life",
     "test_http_messages",
+    "test_http_subscriptions",
     "test_http_topic_operations",
+    "test_inactive_topics",
+    "test_internal_producer",
     "test_maintenance",
     "test_message_actions",
     "test_pending_acks",
+    "test_rest_produce",
     "test_snapshots",
     "test_subscription_life",
     "test_subscriptions_at_once",
     "test_transaction_buffer",
+    "test_transactions",
+    "test_unacked_routes",
 }
 """Modules that run on both stores. `make test-cluster` runs all modules on real bookies."""
 ONLY_IN_MEMORY = {

@@ -151,7 +151,7 @@ class MemoryBroker:
 
     async def rolled_over(self, topic: Topic) -> None:
         """Wait until a ledger that is being created exists, so that the next entry behind a full ledger is in it."""
-        await self.until(lambda: not topic.ledger._is_preparing)  # noqa: SLF001
+        await self.until(lambda: not topic.ledger._is_preparing)
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """Return an attached producer."""

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from pybroker.bookkeeper import BookKeeperOptions
-from pybroker.bookkeeper.bookie_connection import UNREACHABLE, BookieConnection
+from pybroker.bookkeeper.bookie_connection import BookieConnection
+from pybroker.bookkeeper.errors import UNREACHABLE
 
 
 class LostTransport(asyncio.Transport):
@@ -18,7 +19,8 @@ class LostTransport(asyncio.Transport):
     def write(self, data: Any) -> None:
         raise RuntimeError("unable to perform operation; the handler is closed")
 
-    writelines = write
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(list_of_data)
 
     def abort(self) -> None:
         """It is closed."""
