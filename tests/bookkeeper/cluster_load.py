@@ -29,6 +29,7 @@ MAX_PENDING = 300
 PAUSE_S = 0.02
 ANSWER_S = 5.0
 QUIET_S = 2.0
+READER_ATTEMPTS = 6
 LEFT_SHARE = 0.1
 """Share of messages that consumers with receipts do not acknowledge at once."""
 TYPES = {
@@ -485,14 +486,23 @@ class ClusterLoad:
     async def check(self) -> None:
         """Compare what the topic and the receipted subscriptions have with what was receipted."""
         await asyncio.to_thread(self._check_topic)
-        for subscription in self.receipted:
-            await self._check_subscription(subscription)
+        async with asyncio.TaskGroup() as group:
+            for subscription in self.receipted:
+                group.create_task(self._check_subscription(subscription))
         assert not self.promises.broken, self.promises.broken[:5]
 
     def _check_topic(self) -> None:
         promises = self.promises
-        client = pulsar.Client(self._url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pulsar.Client(self._url, logger=logger, operation_timeout_seconds=5)
+        for attempt in range(READER_ATTEMPTS):
+            # A new consumer of this client does not try again after PersistenceError: not all bookies may have registered.
+            try:
+                reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
+                break
+            except pulsar.Timeout:
+                if attempt == READER_ATTEMPTS - 1:
+                    raise
         missing = dict(promises.receipted)
         last: dict[str, int] = {}
         seen: set[str] = set()
