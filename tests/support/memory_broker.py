@@ -35,6 +35,9 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime
+from pybroker.server.command_table import command_table
+from pybroker.server.listener import Listener
+from pybroker.server.server_context import ServerContext
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PAYLOAD = b"x" * 80
@@ -204,7 +207,13 @@ async def memory_broker(
     store_choice = chosen_stores()
     stores = await store_choice.open(runtime, fullness)
     service = await build(runtime, stores, limits or LedgerLimits())
-    service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    listener = Listener(ServerContext(service, command_table()))
+    if stores.records is None:
+        service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    else:  # the broker keeps topic policies in a topic, with a client of itself
+        listener.bind("127.0.0.1", 0, None, None)
+        await listener.start()
+        service.presence.addresses = AdvertisedAddresses(config, BoundPorts(listener.port, None, 8080, None), "127.0.0.1")
     service.presence.ready = True
     if not knows_transactions:
         service.broker_context.taking_part = lambda *_: None
@@ -216,6 +225,7 @@ async def memory_broker(
     finally:
         await server.close(deadline_s=1)
         await service.close()
+        await listener.close()
         await store_choice.close()
 
 
