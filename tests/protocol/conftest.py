@@ -53,6 +53,7 @@ ONLY_IN_MEMORY = {
     "test_an_unloaded_topic_tells_its_clients_and_comes_back_as_it_was",
     "test_a_topic_that_is_not_loaded_is_not_loaded_to_unload_it",
     "test_partitions_are_unloaded_trimmed_truncated_and_terminated_together",
+    "test_the_age_of_the_oldest_message_is_in_stats_and_metrics_and_costs_no_read_while_it_stays_the_oldest",
     # Two topics are loaded at once, so the order in which they are ready is that of the bookies' answers.
     "test_topics_above_the_limit_are_loaded_in_order_of_arrival",
 }
