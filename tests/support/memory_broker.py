@@ -213,7 +213,9 @@ async def memory_broker(
     else:  # the broker keeps topic policies in a topic, with a client of itself
         listener.bind("127.0.0.1", 0, None, None)
         await listener.start()
-        service.presence.addresses = AdvertisedAddresses(config, BoundPorts(listener.port, None, 8080, None), "127.0.0.1")
+        service.presence.addresses = AdvertisedAddresses(
+            config, BoundPorts(listener.port, None, 8080, None), "127.0.0.1"
+        )
     service.presence.ready = True
     if not knows_transactions:
         service.broker_context.taking_part = lambda *_: None
