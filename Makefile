@@ -70,6 +70,8 @@ help:
 	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times; each confirmed entry must be read back'
+	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
+	@echo 'make test-cluster          the protocol tests, and those of BookKeeper, on three real bookies and ZooKeeper; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
 	@echo 'make differential ARGS=... compare with the reference broker'
@@ -230,10 +232,28 @@ fuzz-server: $(STAMP)
 simulate-bugs: $(STAMP)
 	$(BIN)/python -m tests.simulate.planted $(ARGS)
 
+REQUIRE_JAVA = java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' && command -v mvn > /dev/null || { \
+    echo 'Real bookies need Java 17 or newer and Maven on the PATH: apt install openjdk-17-jdk-headless maven' >&2; exit 1; }
 FAULTS ?= 100
 .PHONY: bookie-faults
 bookie-faults: $(STAMP)
 	FAULTS=$(FAULTS) FAULT_SEED=$(SEED) $(BIN)/python -m pytest tests/bookkeeper/test_faults.py -s $(ARGS)
+
+# In parts, so that one part can be repeated with its seed.
+CLUSTER_FAULTS ?= 200
+CLUSTER_FAULTS_PART := 50
+.PHONY: cluster-faults
+cluster-faults: $(STAMP)
+	@$(REQUIRE_JAVA)
+	for part in $$(seq 0 $$((($(CLUSTER_FAULTS) - 1) / $(CLUSTER_FAULTS_PART)))); do \
+	    FAULTS=$(CLUSTER_FAULTS_PART) FAULT_SEED=$$(($(SEED) + part)) $(BIN)/python -m pytest tests/bookkeeper/test_broker_faults.py -s $(ARGS) \
+	        || exit 1; \
+	done
+
+.PHONY: test-cluster
+test-cluster: $(STAMP)
+	@$(REQUIRE_JAVA)
+	TEST_LEDGERS=bookies $(BIN)/python -m pytest tests/protocol tests/bookkeeper -n $(WORKERS) --dist loadfile -m 'not long' $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

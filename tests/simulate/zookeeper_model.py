@@ -67,6 +67,8 @@ class _Connection(asyncio.Transport):
     # --- the client's end
 
     def write(self, data: Any) -> None:
+        if self.is_over:
+            raise RuntimeError("the handler is closed")  # as uvloop does
         self._send(bytes(data), to_server=True)
 
     def abort(self) -> None:

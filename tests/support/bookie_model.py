@@ -127,9 +127,12 @@ class ModelTransport(asyncio.Transport):
         self._arrival_s = 0.0
         self._held: list[Callable[[], None]] = []
 
+    def is_closing(self) -> bool:
+        return self.is_lost
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.is_lost:
-            return
+            raise RuntimeError("the handler is closed")  # as uvloop does
         self._input += bytes(data)
         while len(self._input) >= 4:
             (size,) = struct.unpack_from(">I", self._input)

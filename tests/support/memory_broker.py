@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.routing import BaseRoute
+from tests.support.broker_stores import chosen_stores
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 from tests.support.waiting import until
@@ -27,13 +28,16 @@ from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker_assembly import Stores, build
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
-from pybroker.embedding.stores import Fullness, MemoryStores
+from pybroker.embedding.stores import Fullness
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime
+from pybroker.server.command_table import command_table
+from pybroker.server.listener import Listener
+from pybroker.server.server_context import ServerContext
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PAYLOAD = b"x" * 80
@@ -143,9 +147,14 @@ class MemoryBroker:
         run.size_bytes = sum(map(len, run.payloads))
         topic.publish(producer, run)
         await producer.drained()
+        await self.rolled_over(topic)
         producer.detach()
         assert not peer.errors
         return peer.receipts
+
+    async def rolled_over(self, topic: Topic) -> None:
+        """Wait until a ledger that is being created exists, so that the next entry behind a full ledger is in it."""
+        await self.until(lambda: not topic.ledger._is_preparing)
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """Return an attached producer."""
@@ -193,14 +202,26 @@ async def memory_broker(
     """Yield a bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig.
 
     Unless it `knows_transactions`, topics accept any transaction, whether its coordinator knows it or not.
-    `stores` None: in memory; the caller closes others.
+    `stores` None: those of the environment, in memory by default; the caller closes others.
     """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     fullness = Fullness()
-    service = await build(Runtime(config, clock), stores or MemoryStores(fullness).stores(), limits or LedgerLimits())
-    service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    runtime = Runtime(config, clock)
+    store_choice = chosen_stores()
+    if stores is None:
+        stores = await store_choice.open(runtime, fullness)
+    service = await build(runtime, stores, limits or LedgerLimits())
+    listener = Listener(ServerContext(service, command_table()))
+    if stores.records is None:
+        service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    else:  # the broker keeps topic policies in a topic, with a client of itself
+        listener.bind("127.0.0.1", 0, None, None)
+        await listener.start()
+        service.presence.addresses = AdvertisedAddresses(
+            config, BoundPorts(listener.port, None, 8080, None), "127.0.0.1"
+        )
     service.presence.ready = True
     if not knows_transactions:
         service.broker_context.taking_part = lambda *_: None
@@ -212,6 +233,8 @@ async def memory_broker(
     finally:
         await server.close(deadline_s=1)
         await service.close()
+        await listener.close()
+        await store_choice.close()
 
 
 def stored_subscription(subscription: SubscriptionBase) -> Subscription:

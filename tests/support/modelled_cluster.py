@@ -52,7 +52,8 @@ class ClusterBroker:
             max_entry_bytes=max_entry_bytes(cluster.bookies.options),
             max_entries=50_000,
         )
-        stores = Stores(self.store, self._ledgers, self._cursors, PulsarRecords(self.store, nodes, runtime.clock))
+        records = PulsarRecords(self._ledgers.client, self.store, nodes, runtime.clock)
+        stores = Stores(self.store, self._ledgers, self._cursors, records)
         self.is_killed = False
         self.process = Broker(runtime, OwnProcess(), stores=stores)
 

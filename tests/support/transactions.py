@@ -51,6 +51,7 @@ async def send(
     producer = broker.producer(topic, peer, name)
     topic.publish(producer, run_in(of, count, first, key))
     await broker.until(lambda: len(peer.receipts) + len(peer.errors) + peer.dropped == count)
+    await broker.rolled_over(topic)
     producer.detach()
     if peer.errors:
         raise peer.errors[0]

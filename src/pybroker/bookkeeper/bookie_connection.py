@@ -251,8 +251,8 @@ class BookieConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
-        if self._transport is None or not self._out:
-            return
+        if self._transport is None or not self._out or self._transport.is_closing():
+            return  # A transport that is lost fails all requests with `connection_lost`; one of uvloop refuses data before.
         out, self._out = self._out, []
         if sum(map(len, out)) < _JOIN_BELOW_BYTES * len(out):
             self._transport.write(b"".join(out))

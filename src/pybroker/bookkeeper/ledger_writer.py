@@ -36,7 +36,7 @@ from pybroker.bookkeeper.errors import (
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, update_metadata
-from pybroker.bookkeeper.options import BookKeeperOptions
+from pybroker.bookkeeper.options import NO_LIMIT, BookKeeperOptions
 from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.protocol.frames import RECOVERY_ADD, add_request
 from pybroker.runtime import logs
@@ -133,7 +133,8 @@ class LedgerWriter:
         first = metadata.last_segment.first_entry_id
         self._state = AppendState(metadata.quorums, metadata.last_segment.ensemble, first - 1, metadata.length_bytes)
         self._connections = [pool.connection(each) for each in self._state.ensemble]
-        self._add_flags = 0
+        limits = (options.max_pending_entries, options.max_pending_bytes, options.max_bookie_bytes)
+        self._has_limits = min(limits) < NO_LIMIT
         self._error: BookKeeperError | None = None
         self._is_changing_task_alive = False
         self._pacing = ChangePacing(options.reconnect_ms, options.max_change_pause_ms)
@@ -175,7 +176,7 @@ class LedgerWriter:
         and other errors that ended the writer."""
         if self._error is not None:
             raise self._error
-        if (reason := self.refusal()) is not None:
+        if self._has_limits and (reason := self.refusal()) is not None:
             raise TooManyPending(f"The entry is refused: {reason}. Append it again later.")
         if len(payload) + _HEAD_BYTES > self._options.max_frame_bytes:
             raise EntryTooLarge(
@@ -184,14 +185,14 @@ class LedgerWriter:
         state = self._state
         entry_id = state.last_pushed + 1
         length_bytes = state.length_bytes + len(payload)
-        stored = self._format.pack(entry_id, state.last_confirmed, length_bytes, payload)
-        self._push(entry_id, stored, len(payload), length_bytes, context)
+        frame = self._format.pack_add(entry_id, state.last_confirmed, length_bytes, payload)
+        self._push(entry_id, frame, len(payload), length_bytes, context)
         return entry_id
 
     def append_recovered(self, entry: Entry, stored: bytes) -> None:
         """Send an entry of a ledger that is being recovered, as it was found."""
-        self._add_flags = RECOVERY_ADD
-        self._push(entry.entry_id, stored, len(entry.payload), entry.length_bytes, None)
+        frame = add_request(self._format.master_key, stored, RECOVERY_ADD)
+        self._push(entry.entry_id, frame, len(entry.payload), entry.length_bytes, None)
 
     async def add(self, payload: bytes) -> int:
         """Append an entry and wait until it is stored. Only for writers without a listener.
@@ -234,8 +235,7 @@ class LedgerWriter:
                 self._log_change(self._pacing.confirmed())
             self._notify(confirmed, AppendOutcome.STORED, None)
 
-    def _push(self, entry_id: int, stored: bytes, size_bytes: int, length_bytes: int, context: object) -> None:
-        frame = add_request(self._format.master_key, stored, self._add_flags)
+    def _push(self, entry_id: int, frame: bytes, size_bytes: int, length_bytes: int, context: object) -> None:
         state = self._state
         if not state.pending:
             self._idle.clear()

@@ -8,6 +8,8 @@ from pybroker.bookkeeper.protocol.entry_format import DigestType
 from pybroker.bookkeeper.quorums import Quorums
 
 _MIB = 1024 * 1024
+NO_LIMIT = 1 << 62
+"""The value of a limit that is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

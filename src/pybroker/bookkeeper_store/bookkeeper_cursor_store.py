@@ -47,15 +47,36 @@ LARGE_STATE_BYTES = 64 * 1024
 class _Cursor:
     """A cursor that is attached."""
 
-    def __init__(self, cursor_id: str, owner: CursorOwner) -> None:
+    def __init__(self, cursor_id: str, owner: CursorOwner, nodes: CursorNodes) -> None:
         self.cursor_id = cursor_id
         self.owner = owner
+        self._nodes = nodes
+        self._node = nodes.get(cursor_id)
         self.lock = asyncio.Lock()
         self.ledger: StateLedger | None = None
         self.queue: list[tuple[bytes, CursorDone | None]] = []
         self.state_bytes = 0
         """The size of the last state that was stored or refused."""
-        self.is_closed = False
+
+    @property
+    def node(self) -> CursorNode | None:
+        """The document; None before it is stored for the first time."""
+        if self._node is None:
+            self._node = self._nodes.get(self.cursor_id)
+        return self._node
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the document was deleted. The state then means nothing, and is not written."""
+        return self._node is not None and self._node.is_deleted
+
+    @property
+    def ledger_ids(self) -> set[int]:
+        """The ledgers that contain a state."""
+        found = {STATE_IN_DOCUMENT if self._node is None else self._node.ledger_id}
+        if self.ledger is not None:
+            found.add(self.ledger.ledger_id)
+        return found - {STATE_IN_DOCUMENT}
 
 
 class BookKeeperCursorStore(CursorStore):
@@ -115,7 +136,7 @@ class BookKeeperCursorStore(CursorStore):
         if _is_plain(cursor_id):
             self._plain.attach(cursor_id, owner)
         else:
-            self._cursors[cursor_id] = _Cursor(cursor_id, owner)
+            self._cursors[cursor_id] = _Cursor(cursor_id, owner, self._nodes)
 
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
         if _is_plain(cursor_id):
@@ -139,7 +160,7 @@ class BookKeeperCursorStore(CursorStore):
             try:
                 await self._write(cursor, queued[-1][0])
             except StoreError as error:
-                failure = error
+                failure = None if cursor.is_deleted else error
             except asyncio.CancelledError:
                 _complete(queued, StoreError("the broker stops"))
                 raise
@@ -147,7 +168,11 @@ class BookKeeperCursorStore(CursorStore):
 
     async def _write(self, cursor: _Cursor, state: bytes) -> None:
         """Store the state. Raises StoreError."""
-        node = self._node(cursor.cursor_id)
+        node = cursor.node
+        if node is None:
+            raise StoreError(f"cursor {cursor.cursor_id} is not stored")
+        if node.is_deleted:
+            return
         record = await _record(state)
         if node.keeps_state_in_document:
             node.put_state(record)
@@ -167,6 +192,7 @@ class BookKeeperCursorStore(CursorStore):
             try:
                 await ledger.add(payload)
             except StoreError as error:
+                cursor.ledger = None  # The document names it until the next one is stored.
                 logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
             else:
                 if not ledger.is_named:
@@ -213,9 +239,12 @@ class BookKeeperCursorStore(CursorStore):
             raise failure
 
     async def _write_last(self, cursor: _Cursor, *, is_changed: bool) -> None:
+        node = cursor.node
+        if node is None or node.is_deleted:
+            await self._delete_ledgers(cursor.ledger_ids)
+            return
         if not is_changed and cursor.ledger is None:
             return
-        node = self._node(cursor.cursor_id)
         state = cursor.owner.snapshot()
         record = await _record(state)
         is_small = len(state) <= MAX_DOCUMENT_BYTES and range_count(record) <= MAX_RANGES_IN_DOCUMENT
@@ -225,31 +254,27 @@ class BookKeeperCursorStore(CursorStore):
             if cursor.ledger is not None:
                 await cursor.ledger.seal()
             return
-        before = {node.ledger_id} | ({cursor.ledger.ledger_id} if cursor.ledger is not None else set())
+        before = cursor.ledger_ids
         node.put_state(record)
         await node.save()
-        for ledger_id in before - {STATE_IN_DOCUMENT}:
+        await self._delete_ledgers(before)
+
+    async def _delete_ledgers(self, ledger_ids: set[int]) -> None:
+        for ledger_id in ledger_ids:
             await delete_ledger(self._client, ledger_id)
 
     async def delete(self, cursor_id: str) -> None:
         if _is_plain(cursor_id):
             await self._plain.delete(cursor_id)
             return
-        cursor, node = self._cursors.pop(cursor_id, None), self._nodes.pop(cursor_id, None)
-        ledgers = {STATE_IN_DOCUMENT if node is None else node.ledger_id}
-        if cursor is not None and cursor.ledger is not None:
-            ledgers.add(cursor.ledger.ledger_id)
-        for ledger_id in ledgers - {STATE_IN_DOCUMENT}:
-            await delete_ledger(self._client, ledger_id)
+        cursor, node = self._cursors.pop(cursor_id, None), self._nodes.get(cursor_id)
+        if cursor is not None:
+            await self._delete_ledgers(cursor.ledger_ids)
+        elif node is not None and node.ledger_id != STATE_IN_DOCUMENT:
+            await delete_ledger(self._client, node.ledger_id)
 
     async def close(self) -> None:
         await self._tasks.close()
-
-    def _node(self, cursor_id: str) -> CursorNode:
-        node = self._nodes.get(cursor_id)
-        if node is None:
-            raise StoreError(f"cursor {cursor_id} is not stored or is deleted")
-        return node
 
 
 def _is_plain(cursor_id: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, BookKeeperOptions, DigestType, Quorums
@@ -55,6 +57,12 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
     )
 
 
+class Connection(Protocol):
+    """A connection that the stores close."""
+
+    async def close(self) -> None: ...
+
+
 def _warn_of_few_bookies(writable: int, options: BookKeeperOptions) -> None:
     """As in Pulsar, a broker starts without enough bookies: topics cannot be opened until more have registered."""
     needed = options.quorums.ensemble_size
@@ -68,21 +76,20 @@ def _warn_of_few_bookies(writable: int, options: BookKeeperOptions) -> None:
 
 
 class BookKeeperStores:
-    """The stores of one broker. It has its own session with ZooKeeper, for the metadata of ledgers."""
+    """The stores of one broker."""
 
     def __init__(
         self,
-        zookeeper: ZooKeeperClient,
-        bookies: ZooKeeperBookies,
         client: BookKeeperClient,
+        options: BookKeeperOptions,
         metadata: MetadataStore,
         runtime: Runtime,
+        connections: Sequence[Connection] = (),
     ) -> None:
+        """`connections` of the client are closed after the stores, in order."""
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
-        options = bookkeeper_options(runtime.config)
         largest = max_entry_bytes(options)
-        self._zookeeper = zookeeper
-        self._bookies = bookies
+        self._connections = connections
         self.ledgers = BookKeeperLedgerStore(client, runtime.memory, entry_message_count, max_entry_bytes=largest)
         self.cursors = BookKeeperCursorStore(
             client,
@@ -96,7 +103,10 @@ class BookKeeperStores:
 
     @classmethod
     async def open(cls, addresses: ServerAddresses, metadata: MetadataStore, runtime: Runtime) -> BookKeeperStores:
-        """Connect. Raises StoreError, and ConfigError for an invalid configuration."""
+        """Connect, with an own session of ZooKeeper for the metadata of ledgers.
+
+        Raises StoreError, and ConfigError for an invalid configuration.
+        """
         config = runtime.config
         options = bookkeeper_options(config)
         zookeeper = ZooKeeperClient(addresses, client_options(config))
@@ -125,10 +135,10 @@ class BookKeeperStores:
             chance=runtime.random,
             clock=runtime.clock,
         )
-        return cls(zookeeper, bookies, client, metadata, runtime)
+        return cls(client, options, metadata, runtime, (bookies, zookeeper))
 
     async def close(self) -> None:
         await self.cursors.close()
         await self.ledgers.close()
-        await self._bookies.close()
-        await self._zookeeper.close()
+        for connection in self._connections:
+            await connection.close()

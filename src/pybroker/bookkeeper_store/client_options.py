@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 from pybroker.bookkeeper import BookKeeperOptions
+from pybroker.bookkeeper import options as limits
 
 _FRAME_HEAD_BYTES = 128
 """At least what precedes the payload in a frame."""
@@ -16,7 +17,11 @@ class _Limits(TypedDict):
     max_bookie_bytes: int
 
 
-NO_LIMIT: Final[_Limits] = {"max_pending_entries": 1 << 62, "max_pending_bytes": 1 << 62, "max_bookie_bytes": 1 << 62}
+NO_LIMIT: Final[_Limits] = {
+    "max_pending_entries": limits.NO_LIMIT,
+    "max_pending_bytes": limits.NO_LIMIT,
+    "max_bookie_bytes": limits.NO_LIMIT,
+}
 """The ledger store limits the entries in flight itself, over all ledgers."""
 
 

@@ -42,6 +42,8 @@ class CursorNode:
         self.owner = owner
         self.name = name
         self.save = save
+        self.is_deleted = False
+        """Whether the document was deleted, so that nothing names the cursor ledger any more."""
         self._info = ManagedCursorInfo(cursors_ledger_id=STATE_IN_DOCUMENT) if found is None else found
         self.position_properties = {each.name: each.value for each in self._info.properties}
 

@@ -230,6 +230,7 @@ class PulsarRecord(InfoRecord):
                 await self._find_out()
                 continue
             self._is_claimed = True
+            self._forget_deleted(info)
             while self._moved_from:
                 await delete_ledger(self._client, self._moved_from.pop())
             return
@@ -257,12 +258,15 @@ class PulsarRecord(InfoRecord):
                 node = CursorNode(self.path, name, None, self.save)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
             wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, info.compacted, now_ms)
-        present = {cursor.id for cursor in info.cursors.values()}
-        for cursor_id in self._cursors.keys() - present:
-            del self._cursors[cursor_id]
         for path in self._nodes:
             wanted.setdefault(path, None)
         return wanted
+
+    def _forget_deleted(self, info: ManagedLedgerInfo) -> None:
+        """Forget cursors without a document. Not before: after a failure, the managed ledger may list such a cursor again."""
+        present = {cursor.id for cursor in info.cursors.values()}
+        for cursor_id in self._cursors.keys() - present:
+            self._cursors.pop(cursor_id).is_deleted = True
 
     def _transactions(self, wanted: dict[str, bytes | None]) -> Iterator[list[Change]]:
         """Yield transactions. Each is made when the one before has happened, and contains Pulsar's document or its version."""

@@ -16,9 +16,9 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones; it is that of
-    whole ledgers where the store does not know the size of a part. `messages` is the number of entries if the store does
-    not know the number of messages.
+    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones. Where the store does
+    not know the size of a part of a ledger, all its entries count as equally large, as in Pulsar. `messages` is the number of
+    entries if the store does not know the number of messages.
     """
 
     entries: int
@@ -57,6 +57,8 @@ async def _count(ledgers: LedgerList, store: LedgerStore, state: CursorState) ->
     if front:
         before = await store.index.totals_before(mark.ledger_id, front)
         if before is None:
+            assert row is not None, "the ledger of the mark-delete position"
+            size_bytes -= row.size_bytes * front // row.entry_count
             messages = None
         else:
             size_bytes -= before.size_bytes

@@ -175,6 +175,11 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
+    def write(self, data: bytes) -> None:
+        """Send, unless the connection is lost: uvloop refuses data some iterations before it calls `connection_lost`."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
     def data_received(self, data: bytes) -> None:
         self._received(self, data)
 
@@ -472,7 +477,7 @@ class ZooKeeperClient:
         if self._is_lost(self._clock_ms()):
             return  # its requests fail when the connection has ended
         if data and self._link is not None:
-            self._link.transport.write(b"".join(data) if len(data) > 1 else data[0])
+            self._link.write(b"".join(data) if len(data) > 1 else data[0])
 
     def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -509,7 +514,7 @@ class ZooKeeperClient:
         self._link = link
         self._handshake = handshake = self._loop.create_future()
         try:
-            link.transport.write(self._session.connect(self._clock_ms()))
+            link.write(self._session.connect(self._clock_ms()))
             try:
                 async with asyncio.timeout(self._connect_timeout_s()):
                     await asyncio.wait([handshake, link.ended], return_when=asyncio.FIRST_COMPLETED)
@@ -666,7 +671,7 @@ class ZooKeeperClient:
     def _lost(self) -> None:
         """The session is over: the listeners know it before any request of the next session is made."""
         if self._link is not None and self._handshake is not None and self._handshake.done():
-            self._link.transport.write(self._session.farewell())  # frees the ephemeral nodes early, if it arrives
+            self._link.write(self._session.farewell())  # frees the ephemeral nodes early, if it arrives
         self._end_connection("the session is lost")
         self._notify(SessionEvent.LOST)
         self._fail_waiting("the session is lost")

@@ -141,6 +141,13 @@ def test_batches_are_split_or_refused(entries: list[bytes], rest: bytes) -> None
         pass
 
 
+@pytest.mark.parametrize("digest_type", DigestType)
+def test_packed_add_is_the_request_of_the_packed_entry(digest_type: DigestType) -> None:
+    format_ = EntryFormat(7, digest_type, b"secret")
+    entry = (9, 5, 1000, b"payload")
+    assert format_.pack_add(*entry) == add_request(format_.master_key, format_.pack(*entry))
+
+
 @pytest.mark.parametrize("digest_type", DIGESTS)
 def test_entry_is_read_as_it_was_packed(digest_type: DigestType) -> None:
     format_ = EntryFormat(3, digest_type, b"secret")

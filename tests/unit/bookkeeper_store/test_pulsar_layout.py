@@ -39,6 +39,17 @@ class RecordedMetadata(MemoryMetadataStore):
         return versions
 
 
+class RefusingMetadata(MemoryMetadataStore):
+    """Refuses transactions while `refuses` is set."""
+
+    refuses = False
+
+    async def change_together(self, changes: list[Change]) -> list[int | None]:  # type: ignore[override]
+        if self.refuses:
+            raise StoreError("refused by the test")
+        return await super().change_together(changes)
+
+
 async def document(layout: Layout) -> ManagedLedgerInfo:
     found = await layout.metadata.get(PATH)
     assert found is not None
@@ -242,6 +253,43 @@ async def test_deletion_leaves_nothing() -> None:
     assert not managed.cursors
     assert managed.last_confirmed.entry_id == -1
     await broker.stop()
+
+
+async def test_deletion_of_a_changed_cursor_leaves_no_ledger() -> None:
+    layout = Layout()
+    broker = layout.broker()
+    managed, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(5)])
+    cursor = await broker.factory.create_cursor(managed, "sub", EARLIEST, {})
+    await acknowledge(cursor, positions[0])
+    cursor.state.acknowledge(positions[2].ledger_id, [positions[2].entry_id])
+    receipt, done = completion()
+    cursor.changed(done)
+    await broker.factory.delete_cursor(managed, cursor)
+    await receipt
+    assert list(layout.cluster.metadata.ledgers) == [positions[0].ledger_id]
+    await broker.stop()
+
+
+async def test_failed_deletion_of_a_cursor_keeps_its_state() -> None:
+    metadata = RefusingMetadata()
+    layout = Layout(metadata=metadata)
+    broker = layout.broker()
+    managed, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(5)])
+    cursor = await broker.factory.create_cursor(managed, "sub", EARLIEST, {})
+    await acknowledge(cursor, positions[0], positions[2])
+    metadata.refuses = True
+    with pytest.raises(StoreError):
+        await broker.factory.delete_cursor(managed, cursor)
+    metadata.refuses = False
+    await managed.document.save()
+    await broker.crash()
+    after = layout.broker()
+    found = (await after.open())[0].cursors["sub"].state
+    assert found.mark_delete_position == positions[0]
+    assert found.is_deleted(*positions[2])
+    await after.stop()
 
 
 async def test_extras_of_a_topic_that_a_java_broker_deleted_and_created_again_do_not_count() -> None:

@@ -62,6 +62,13 @@ async def test_backlog_counts_entries_when_messages_are_unknown(stack: EntriesOn
     assert (backlog.entries, backlog.messages) == (3, 3)
 
 
+async def test_size_of_a_part_of_a_ledger_is_its_share_of_the_entries(stack: EntriesOnlyStack) -> None:
+    managed = await stack.open()
+    positions = await stack.topic.publish(*[entry(0)] * 4)
+    cursor = await stack.factory.create_cursor(managed, "sub", positions[0], {})
+    assert (await cursor.backlog()).size_bytes == managed.ledgers.size_bytes * 3 // 4
+
+
 async def test_unknown_count_survives_restart_and_trim(stack: EntriesOnlyStack) -> None:
     await stack.open()
     await stack.topic.publish(*[entry(0)] * 4, message_count=5)

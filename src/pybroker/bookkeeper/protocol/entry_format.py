@@ -17,6 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from pybroker.bookkeeper.errors import DamagedEntry
+from pybroker.bookkeeper.protocol.frames import ADD_HEAD_SIZE, add_head
 
 _HEADER = struct.Struct(">qqqq")
 _LAC_HEADER = struct.Struct(">qq")
@@ -48,16 +49,23 @@ class Entry(NamedTuple):
 class EntryFormat:
     """Encodes, decodes and verifies the entries of one ledger."""
 
-    __slots__ = ("_digest", "digest_size", "ledger_id", "master_key")
+    __slots__ = ("_add_head", "_digest", "digest_size", "ledger_id", "master_key")
 
     def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key(password)
+        self._add_head = add_head(self.master_key)
         self._digest, self.digest_size = _digest_of(digest_type, password)
 
     def pack(self, entry_id: int, last_confirmed: int, length_bytes: int, payload: bytes) -> bytes:
         header = _pack_header(self.ledger_id, entry_id, last_confirmed, length_bytes)
         return b"".join((header, self._digest(header, payload), payload))
+
+    def pack_add(self, entry_id: int, last_confirmed: int, length_bytes: int, payload: bytes) -> bytes:
+        """Encode the request to store an entry: `add_request` of `pack`, with one copy of the payload."""
+        header = _pack_header(self.ledger_id, entry_id, last_confirmed, length_bytes)
+        size_bytes = ADD_HEAD_SIZE + HEADER_SIZE + self.digest_size + len(payload)
+        return b"".join((_pack_u32(size_bytes), self._add_head, header, self._digest(header, payload), payload))
 
     def unpack(self, stored: bytes, entry_id: int | None) -> Entry:
         """Decode and verify a stored entry, which must be `entry_id` unless that is None.

@@ -20,6 +20,8 @@ _VERSION = 2 << 24
 _VERSION_MASK, _OPERATION_SHIFT, _OPERATION_MASK = 0xFF000000, 16, 0xFF
 _SIZE = struct.Struct(">I")
 _ADD = struct.Struct(">II20s")
+_ADD_HEAD = struct.Struct(">I20s")
+ADD_HEAD_SIZE = _ADD_HEAD.size
 _READ = struct.Struct(">IIqq")
 _READ_WITH_KEY = struct.Struct(">IIqq20s")
 _BATCH_READ = struct.Struct(">IIqqqiq")
@@ -40,6 +42,11 @@ class Answer(NamedTuple):
     entry_id: int
     request_id: int
     body: bytes
+
+
+def add_head(master_key: bytes) -> bytes:
+    """Encode what precedes the entry in the body of a request to store it, without flags."""
+    return _ADD_HEAD.pack(_VERSION | ADD << 16, master_key)
 
 
 def add_request(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
