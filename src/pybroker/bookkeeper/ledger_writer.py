@@ -283,6 +283,7 @@ class LedgerWriter:
                 await self.recorder.record(state.last_confirmed + 1, ensemble)
                 again = state.end_change(ensemble)
                 self.ensemble_change_count += 1
+                self._pool.ensemble_change_count += 1
                 logs.info("ledger.ensemble_changed", ledger=self.ledger_id, ensemble=",".join(ensemble))
                 self._connections = [self._pool.connection(each) for each in ensemble]
                 for entry, index in again:

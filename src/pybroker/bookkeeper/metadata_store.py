@@ -63,6 +63,10 @@ class BookieRegistry(ABC):
     def writable(self) -> Mapping[str, BookieAddress]:
         """Return the bookies that take entries."""
 
+    def read_only(self) -> Mapping[str, BookieAddress]:
+        """Return the bookies that answer reads only."""
+        return {}
+
     @abstractmethod
     def address_of(self, bookie_id: str) -> BookieAddress | None:
         """Return the address of a bookie, also of a read-only one or one that stopped; None if it was never known."""

@@ -169,6 +169,7 @@ class ZooKeeperBookies(BookieRegistry):
         self._parents = (f"{root}/available", f"{root}/available/{_READ_ONLY}")
         self._addresses: dict[str, BookieAddress] = {}
         self._writable: dict[str, BookieAddress] = {}
+        self._read_only: dict[str, BookieAddress] = {}
         self._watches: list[Watch] = []
         self._tasks = TaskOwner("bookies")
         self._is_refreshing = False
@@ -189,6 +190,9 @@ class ZooKeeperBookies(BookieRegistry):
     def writable(self) -> Mapping[str, BookieAddress]:
         return self._writable
 
+    def read_only(self) -> Mapping[str, BookieAddress]:
+        return self._read_only
+
     def address_of(self, bookie_id: str) -> BookieAddress | None:
         return self._addresses.get(bookie_id)
 
@@ -199,7 +203,7 @@ class ZooKeeperBookies(BookieRegistry):
         except ZooKeeperError as error:
             raise MetadataUnknown(f"The list of bookies cannot be read: {error}") from error
         self._addresses |= read_only | writable
-        self._writable = writable
+        self._writable, self._read_only = writable, read_only
 
     async def _registered(self, parent: str) -> dict[str, BookieAddress]:
         """Return the bookies below `parent`; those without an address are left out."""

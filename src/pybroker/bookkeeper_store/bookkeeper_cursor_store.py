@@ -54,6 +54,8 @@ class _Cursor:
         self.ledger: StateLedger | None = None
         self.queue: list[tuple[bytes, CursorDone | None]] = []
         self.is_closed = False
+        self.writing_since_ms: float | None = None
+        """The start of the write in flight, by the monotonic clock."""
 
 
 class BookKeeperCursorStore(CursorStore):
@@ -79,6 +81,12 @@ class BookKeeperCursorStore(CursorStore):
     @property
     def needs_whole_states(self) -> bool:
         return True
+
+    def write_wait_ms(self, cursor_id: str) -> float | None:
+        cursor = self._cursors.get(cursor_id)
+        if cursor is None or cursor.writing_since_ms is None:
+            return None
+        return self._client.clock.monotonic_ms() - cursor.writing_since_ms
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         node = self._nodes.get(cursor_id)
@@ -130,6 +138,7 @@ class BookKeeperCursorStore(CursorStore):
             if not queued:
                 return  # `detach` has written them.
             failure: StoreError | None = None
+            cursor.writing_since_ms = self._client.clock.monotonic_ms()
             try:
                 await self._write(cursor, queued[-1][0])
             except StoreError as error:
@@ -137,6 +146,8 @@ class BookKeeperCursorStore(CursorStore):
             except asyncio.CancelledError:
                 _complete(queued, StoreError("the broker stops"))
                 raise
+            finally:
+                cursor.writing_since_ms = None
             _complete(queued, failure)
 
     async def _write(self, cursor: _Cursor, state: bytes) -> None:

@@ -111,7 +111,9 @@ class BookKeeperStores:
             chance=runtime.random,
             clock=runtime.clock,
         )
-        return cls(zookeeper, bookies, client, metadata, runtime)
+        stores = cls(zookeeper, bookies, client, metadata, runtime)
+        stores.ledgers.watch.start()
+        return stores
 
     async def close(self) -> None:
         await self.cursors.close()

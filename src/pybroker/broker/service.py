@@ -210,6 +210,9 @@ class BrokerService:
             )
         if self.identity is not None and self.identity.conflict:
             return self.identity.conflict
+        bookies = self.ledgers.store.bookies()
+        if bookies is not None and bookies.refusal is not None:
+            return bookies.refusal
         return self.ledgers.store.refusal()
 
     # --- life --------------------------------------------------------------------------------------------------------

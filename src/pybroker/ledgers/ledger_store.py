@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.bookie_report import AppendWait, BookiesReport, ClientStatistics
 from pybroker.model.counters import Buckets
 
 T = TypeVar("T")
@@ -256,6 +257,23 @@ class LedgerStore(ABC):
     @property
     def files(self) -> LedgerFiles | None:
         """None if the ledgers are not local files."""
+        return None
+
+    @property
+    def copy_count(self) -> int:
+        """Return how often each entry is stored."""
+        return 1
+
+    def bookies(self) -> BookiesReport | None:
+        """Return the condition of the bookies; None if the ledgers are not on BookKeeper. No IO."""
+        return None
+
+    def client_statistics(self) -> ClientStatistics | None:
+        """Return the counters of the client of the bookies; None if the ledgers are not on BookKeeper."""
+        return None
+
+    def append_wait(self, _ledger_id: int) -> AppendWait | None:
+        """Return the entries of an open ledger that wait for bookies; None if none does. No IO."""
         return None
 
     @abstractmethod

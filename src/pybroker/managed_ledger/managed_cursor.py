@@ -66,6 +66,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.writes = 0
         self.failed_writes = 0
         self.written_bytes = 0
+        self.write_error = ""
+        """The error of the last write, until a write succeeds."""
+        self._failing_since_ms: float | None = None
         self._store = store
         self._is_closed = False
         self._mark_ledger_id = state.mark_ledger_id
@@ -220,8 +223,12 @@ class ManagedCursor(CursorOwner, AheadHolder):
         waiting, self._in_flight = self._in_flight, []
         if error is None:
             self.writes += 1
+            self.write_error, self._failing_since_ms = "", None
         else:
             self.failed_writes += 1
+            self.write_error = str(error)
+            if self._failing_since_ms is None:
+                self._failing_since_ms = self.ledger.clock.monotonic_ms()
             # The lost changes are no longer listed, so the next delta contains the whole state.
             self.state.forget_deltas()
             self._is_dirty = True
@@ -233,6 +240,21 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.flush()
         elif self._is_dirty and error is None and not self._is_closed:
             self.ledger.cursor_dirty(self)  # the timer may have run during the write
+
+    @property
+    def write_wait_ms(self) -> float | None:
+        """How long the write in flight has taken, if the store knows it."""
+        return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
+
+    @property
+    def failing_for_ms(self) -> float | None:
+        """How long writes have failed; None after a write that succeeded."""
+        return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that are answered when the state is durable."""
+        return len(self._waiting) + len(self._in_flight)
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
