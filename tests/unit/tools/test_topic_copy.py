@@ -11,19 +11,24 @@ import pytest
 from tests.support.pulsar_layout import Layout, LayoutBroker
 from tests.unit.managed_ledger.stack import PATH, MemoryStack, Topic, entry, settled
 
+from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.compaction.stored_entry import decode_stored, encode_stored
 from pybroker.errors import StoreError
-from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerPurpose, LedgerStore
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerStore
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info.json_records import JsonRecords
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
+from pybroker.schema.schema_data import SchemaData, SchemaType
+from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord
 from pybroker.tools.copying_topics.copy_progress import ProgressFile, progress_path
 from pybroker.tools.copying_topics.opening import Side
 from pybroker.tools.copying_topics.position_map import PositionMap
+from pybroker.tools.copying_topics.schema_copy import copy_schemas
 from pybroker.tools.copying_topics.topic_copy import Copied, TopicCopy
 
 ENTRIES = 47
@@ -131,13 +136,20 @@ class Places:
         self.layout = Layout()
 
     def bookkeeper_side(self, broker: LayoutBroker) -> Side:
-        return Side("bookkeeper", "bookies", broker.store, broker.cursors, broker.records, self.layout.metadata)
+        return Side(
+            "bookkeeper",
+            "bookies",
+            broker.store,
+            broker.cursors,
+            broker.records,
+            self.layout.metadata,
+            PulsarSchemaStorage(broker.store.client, self.layout.metadata),
+        )
 
     def local_side(self) -> Side:
         stack = self.stack
-        return Side(
-            "local", "memory", stack.store, stack.cursor_store, JsonRecords(stack.metadata), stack.metadata
-        )
+        records, schemas = JsonRecords(stack.metadata), MetadataSchemaStorage(stack.metadata)
+        return Side("local", "memory", stack.store, stack.cursor_store, records, stack.metadata, schemas)
 
     @asynccontextmanager
     async def factory(self, *, of_target: bool) -> AsyncIterator[tuple[ManagedLedgerFactory, LedgerStore]]:
@@ -298,3 +310,27 @@ def test_progress_of_another_target_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"{")
     with pytest.raises(StoreError, match="cannot be read"):
         ProgressFile(path, "zk-1")
+
+
+@pytest.mark.parametrize("is_to_bookkeeper", [True, False])
+async def test_schema_versions_keep_their_numbers(tmp_path: Path, *, is_to_bookkeeper: bool) -> None:
+    places = Places(tmp_path, is_to_bookkeeper=is_to_bookkeeper)
+    await places.stack.start()
+    broker, topic = places.layout.broker(), TopicName.parse("public/default/topic-partition-1")
+    local, remote = places.local_side().schemas, places.bookkeeper_side(broker).schemas
+    source, target = (local, remote) if is_to_bookkeeper else (remote, local)
+    records = [
+        SchemaRecord(SchemaData(SchemaType.STRING), 1),
+        SchemaRecord(None, 2),
+        *(SchemaRecord(SchemaData(SchemaType.JSON, b"%d" % number, {"a": "b"}), number) for number in range(3, 6)),
+    ]
+    for version, record in enumerate(records):
+        assert await source.append(source.topic_path(topic), version, record)
+    for _ in range(2):
+        assert await copy_schemas([source], target, topic) == 3
+        assert await target.read(target.topic_path(topic)) == await source.read(source.topic_path(topic))
+    await source.append(source.topic_path(topic), 5, SchemaRecord(SchemaData(SchemaType.INT32), 7))
+    await target.append(target.topic_path(topic), 5, SchemaRecord(SchemaData(SchemaType.STRING), 7))
+    with pytest.raises(StoreError, match="version 5"):
+        await copy_schemas([source], target, topic)
+    await broker.crash()

@@ -16,7 +16,9 @@ from pybroker.errors import StoreError
 from pybroker.local_store.data_directory import INCOMPLETE_COPY_NAME, DataDirectoryInUse, ForeignDirectory
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import NamespaceName, TopicName
+from pybroker.schema.schema_storage import MetadataSchemaStorage
 from pybroker.tools.copying_topics.opening import Side, open_bookkeeper, open_local
+from pybroker.tools.copying_topics.schema_copy import copy_schemas
 from pybroker.tools.copying_topics.topic_copy import TopicContents, TopicCopy, contents_of
 from pybroker.tools.items import Item, item_text
 
@@ -24,7 +26,7 @@ EXIT_OK = 0
 EXIT_FAILED = 2
 BOOKKEEPER, LOCAL = "bookkeeper", "local"
 NOTE = (
-    "Schemas, policies and partitioned topics are not copied: move them with `pybroker metadata export` and `import`."
+    "Policies and partitioned topics are not copied: move them with `pybroker metadata export` and `import`."
     " Message ids change: ids that clients stored are not valid for the copy."
 )
 _PROGRESS_S = 1.0
@@ -104,9 +106,15 @@ class _CopyCommand:
             self._topic, self._entries, self._bytes = str(topic), 0, 0
             path = metadata_paths.managed_ledger(topic)
             result = await TopicCopy(source, target, path, self._directory, self._progress).run()
+            # A broker with local ledgers and a metadata store has its schemas there.
+            of_source = [
+                source.schemas,
+                *([MetadataSchemaStorage(target.metadata)] if target.kind == BOOKKEEPER else []),
+            ]
+            versions = await copy_schemas(of_source, target.schemas, topic)
             self._end_progress()
             state = "already copied" if result.was_complete else "copied"
-            self._write(_item(topic, state, result.contents))
+            self._write(_item(topic, state, result.contents) | {"schema_versions": versions})
         mark.unlink(missing_ok=True)
         self._write({"kind": "note", "text": NOTE})
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})

@@ -26,6 +26,7 @@ from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import open_shared_metadata, shared_addresses
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.runtime.runtime import Runtime
+from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaStorage
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 JAVA_BROKERS_PATH = "/loadbalance/brokers"
@@ -42,6 +43,7 @@ class Side:
     cursors: CursorStore
     records: InfoRecords
     metadata: MetadataStore
+    schemas: SchemaStorage
 
 
 async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExitStack) -> Side:
@@ -63,7 +65,7 @@ async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExi
     opened.push_async_callback(store.close)
     write_directory_mark(directory)
     await metadata.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
-    return Side("local", str(directory), store, store, JsonRecords(metadata), metadata)
+    return Side("local", str(directory), store, store, JsonRecords(metadata), metadata, MetadataSchemaStorage(metadata))
 
 
 async def open_bookkeeper(config: BrokerConfig, opened: AsyncExitStack) -> Side:
@@ -77,7 +79,9 @@ async def open_bookkeeper(config: BrokerConfig, opened: AsyncExitStack) -> Side:
     await _require_no_broker(metadata, str(addresses.metadata))
     stores = await BookKeeperStores.open(addresses.metadata, metadata, runtime)
     opened.push_async_callback(stores.close)
-    return Side("bookkeeper", str(addresses.metadata), stores.ledgers, stores.cursors, stores.records, metadata)
+    return Side(
+        "bookkeeper", str(addresses.metadata), stores.ledgers, stores.cursors, stores.records, metadata, stores.schemas
+    )
 
 
 async def _require_no_broker(metadata: MetadataStore, name: str) -> None:
