@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 
 import pulsar
 import pytest
+from tests.support.alert_rules import alert_rules, is_about_bookies
 from tests.support.bookkeeper_cluster import Bookie, BookKeeperCluster, bookkeeper_cluster
 from tests.support.broker_process import BrokerProcess
+from tests.support.promql import labels_of_page, problems
 
 pytestmark = pytest.mark.long
 TOPIC = "persistent://public/default/watched"
@@ -119,6 +122,13 @@ def test_operator_sees_frozen_killed_and_read_only_bookies(tmp_path: Path, own_c
         listed = json.loads(broker.get("/admin/v2/bookies/all"))["bookies"]
         assert {each["bookieId"] for each in listed} == {each.bookie_id for each in bookies}
         assert json.loads(broker.get("/admin/v2/bookies/racks-info")) == {}
+
+        labels = labels_of_page(broker.get("/metrics/"))
+        rules = [rule for rule in alert_rules() if is_about_bookies(rule)]
+        assert len(rules) == 4
+        for rule in rules:
+            shown_labels = set(re.findall(r"\$labels\.(\w+)", " ".join(rule.annotations.values())))
+            assert problems(rule.expression, shown_labels, labels) == [], rule.name
 
         # Two of three are frozen: no ensemble of two answers.
         frozen = {each.bookie_id for each in bookies[:2]}

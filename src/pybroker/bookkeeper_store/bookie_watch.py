@@ -20,6 +20,8 @@ CHECK_S = 1.0
 PROBE_MS = 5_000
 MAX_GONE = 100
 """Bookies that are remembered after they left the list in ZooKeeper. Those that left first are forgotten first."""
+FORGET_MS = 24 * 3_600_000
+"""A bookie that left longer ago was taken out of the cluster."""
 
 
 class _Known(NamedTuple):
@@ -100,7 +102,9 @@ class BookieWatch:
 
     def _forget_gone(self) -> None:
         gone = [each for each, known in self._known.items() if known.condition is BookieCondition.UNREGISTERED]
+        before_ms = self._clock.wall_ms() - FORGET_MS
         forgotten = gone[: max(0, len(gone) - MAX_GONE)]
+        forgotten += [each for each in gone[len(forgotten) :] if (self._known[each].since_ms or before_ms) < before_ms]
         for bookie_id in forgotten:
             del self._known[bookie_id]
         self._pool.forget(forgotten)

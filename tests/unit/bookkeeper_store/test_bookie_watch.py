@@ -12,7 +12,7 @@ from tests.support.ledger_story import LoopClock
 from tests.support.stepped_loop import SteppedLoop
 from tests.unit.local_store.stores import Listener
 
-from pybroker.bookkeeper_store.bookie_watch import MAX_GONE
+from pybroker.bookkeeper_store.bookie_watch import FORGET_MS, MAX_GONE
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.ledgers.bookie_report import BookieCondition
 from pybroker.ledgers.ledger_store import LedgerPurpose
@@ -125,5 +125,18 @@ def test_number_of_remembered_bookies_is_limited() -> None:
             store.watch.check()
             del network.bookies[f"late-{number}"]
         assert len(store.bookies().bookies) == 3 + MAX_GONE
+
+    on_virtual_time(work)
+
+
+def test_bookie_that_left_is_forgotten_after_a_day() -> None:
+    async def work(cluster: ModelCluster, store: BookKeeperLedgerStore) -> None:
+        gone = next(iter(cluster.network.bookies))
+        store.watch.check()
+        cluster.network.kill(gone)
+        store.watch.check()
+        (known,) = [each for each in store.bookies().bookies if each.bookie_id == gone]
+        store.watch._known[gone] = store.watch._known[gone]._replace(since_ms=(known.since_ms or 0) - FORGET_MS - 1)
+        assert len(store.bookies().bookies) == 2
 
     on_virtual_time(work)
