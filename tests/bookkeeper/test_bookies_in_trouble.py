@@ -160,8 +160,8 @@ def test_operator_sees_frozen_killed_and_read_only_bookies(tmp_path: Path, own_c
             consumer.acknowledge(consumer.receive(10_000))
         operator.until("bookies-too-few")
         found = eventually(
-            lambda: operator.findings().get("bookies-too-few", {}),
-            lambda found: json.dumps(found).count('"unregistered"') == 2,
+            lambda: operator.until("bookies-too-few"),
+            lambda found: list(operator.conditions(found).values()) == ["unregistered"] * 2,
         )
         assert found["evidence"]["writable"] == 1
         assert "3 entries wait" in found["sentence"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.bookkeeper.conftest import BookKeeperCluster
+from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.long
@@ -104,7 +104,9 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
     with local.running_well():
         client = client_of(local)
         holes, begin = subscribe(client, "holes"), subscribe(client, "begin")
-        producer = client.create_producer(TOPIC, batching_max_messages=BATCH, batching_max_publish_delay_ms=1000)
+        producer = client.create_producer(
+            TOPIC, batching_max_messages=BATCH, batching_max_publish_delay_ms=1000, block_if_queue_full=True
+        )
         for number in range(MESSAGES):
             producer.send_async(b"%d" % number, lambda result, _: None)
         producer.flush()
