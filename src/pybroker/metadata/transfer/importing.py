@@ -46,8 +46,8 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
     header, count = checked_header(file)
     if header.cluster != cluster_name:
         raise InvalidExport(
-            f"{file} has the documents of cluster {header.cluster}, clusterName is {cluster_name}:"
-            " documents name their cluster, so the new one must have the same name."
+            f"{file} was exported from cluster {header.cluster}, but clusterName is {cluster_name}. The exported documents contain"
+            f" the name of their cluster: use clusterName={header.cluster}."
         )
     if header.layout > LAYOUT_VERSION:
         raise InvalidExport(
@@ -129,7 +129,7 @@ class DocumentImport:
         raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
 
     async def _count_starts(self, wanted: int) -> None:
-        """Let names of new producers begin behind those that the exported store has assigned.
+        """Let generated producer names continue after those that the exported store has assigned.
 
         A producer with an earlier one's name would lose its messages as duplicates, where deduplication is enabled.
         """
