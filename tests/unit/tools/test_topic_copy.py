@@ -25,7 +25,7 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 from pybroker.schema.schema_data import SchemaData, SchemaType
 from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord
-from pybroker.tools.copying_topics.copy_progress import ProgressFile, progress_path
+from pybroker.tools.copying_topics.copy_progress import ProgressFile, incomplete_copies, progress_path
 from pybroker.tools.copying_topics.opening import Side
 from pybroker.tools.copying_topics.position_map import PositionMap
 from pybroker.tools.copying_topics.schema_copy import copy_schemas
@@ -304,9 +304,14 @@ def test_position_in_trimmed_ledger_maps_to_the_next_one() -> None:
 
 def test_progress_of_another_target_is_refused(tmp_path: Path) -> None:
     path = progress_path(tmp_path, PATH, "bookkeeper")
-    ProgressFile(path, "zk-1").save()
+    file = ProgressFile(path, "zk-1")
+    file.save()
+    assert (incomplete_copies(tmp_path, "bookkeeper"), incomplete_copies(tmp_path, "local")) == ([path], [])
     with pytest.raises(StoreError, match="copy to zk-1"):
         ProgressFile(path, "zk-2")
+    file.progress.is_complete = True
+    file.save()
+    assert incomplete_copies(tmp_path, "bookkeeper") == []
     path.write_bytes(b"{")
     with pytest.raises(StoreError, match="cannot be read"):
         ProgressFile(path, "zk-1")

@@ -17,6 +17,7 @@ from pybroker.local_store.data_directory import INCOMPLETE_COPY_NAME, DataDirect
 from pybroker.metadata import metadata_paths
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.schema.schema_storage import MetadataSchemaStorage
+from pybroker.tools.copying_topics.copy_progress import incomplete_copies
 from pybroker.tools.copying_topics.opening import Side, open_bookkeeper, open_local
 from pybroker.tools.copying_topics.schema_copy import copy_schemas
 from pybroker.tools.copying_topics.topic_copy import TopicContents, TopicCopy, contents_of
@@ -115,8 +116,14 @@ class _CopyCommand:
             self._end_progress()
             state = "already copied" if result.was_complete else "copied"
             self._write(_item(topic, state, result.contents) | {"schema_versions": versions})
-        mark.unlink(missing_ok=True)
         self._write({"kind": "note", "text": NOTE})
+        if target.kind == LOCAL:
+            if left := incomplete_copies(self._directory, LOCAL):
+                raise StoreError(
+                    f"these topics are complete, but copies of others are not: {', '.join(each.name for each in left)}. Copy them"
+                    " again; no broker starts on the directory before"
+                )
+            mark.unlink(missing_ok=True)
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})
         return EXIT_OK
 

@@ -53,6 +53,19 @@ def progress_path(directory: Path, managed_ledger: str, target_kind: str) -> Pat
     return directory / COPIES_DIRECTORY / f"{quote(managed_ledger, safe='')}.to-{target_kind}.json"
 
 
+def incomplete_copies(directory: Path, target_kind: str) -> list[Path]:
+    """Return the progress files of copies to this kind of target that are not complete. Raises StoreError."""
+    paths = sorted((directory / COPIES_DIRECTORY).glob(f"*.to-{target_kind}.json"))
+    return [path for path in paths if not _decoded(path, path.read_bytes()).is_complete]
+
+
+def _decoded(path: Path, value: bytes) -> CopyProgress:
+    try:
+        return msgspec.json.decode(value, type=CopyProgress)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the progress of an earlier copy in {path} cannot be read: {error}") from error
+
+
 class ProgressFile:
     """Owned by one copy."""
 
@@ -61,11 +74,9 @@ class ProgressFile:
         self._path = path
         self.progress = CopyProgress(FORMAT_VERSION, target)
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=CopyProgress)
+            found = _decoded(path, path.read_bytes())
         except FileNotFoundError:
             return
-        except msgspec.DecodeError as error:
-            raise StoreError(f"the progress of an earlier copy in {path} cannot be read: {error}") from error
         if found.version > FORMAT_VERSION or found.target != target:
             raise StoreError(
                 f"{path} is the progress of a copy to {found.target}: continue that copy, or remove the file and the"
