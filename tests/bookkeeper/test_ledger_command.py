@@ -211,9 +211,9 @@ async def test_topic_is_listed_dumped_and_verified_by_its_documents(
             "partly_acknowledged_batches": 0,
         }
         code, items, _ = await command("dump", "--topic", topic)
-        assert (code, sum(each["kind"] == "entry" for each in items)) == (0, 7)
+        assert (code, sum(each["kind"] == "entry" for each in items)) == (0, 7)  # not that of the cursor ledger
         code, items, _ = await command("verify", "--topic", topic)
-        assert (code, items[-1]["ledgers"], items[-1]["copies"], items[-1]["problems"]) == (0, 3, 16, 0)
+        assert (code, items[-1]["ledgers"], items[-1]["copies"], items[-1]["problems"]) == (0, 3, 14, 0)
 
         info.ledger_info[0].entries = 5
         missing = info.ledger_info.add(ledger_id=last + 1_000_000, timestamp=0).ledger_id

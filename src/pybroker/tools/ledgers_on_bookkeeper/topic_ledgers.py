@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from pybroker.bookkeeper.errors import BookKeeperError, InvalidMetadata, NoSuchLedger
+from pybroker.bookkeeper import Entry, LedgerReader, LedgerState
+from pybroker.bookkeeper.errors import BookKeeperError, EntryUnavailable, InvalidMetadata, NoSuchEntry, NoSuchLedger
 from pybroker.bookkeeper_store.cursor_documents import (
     STATE_IN_DOCUMENT,
     decode_cursor_info,
@@ -121,9 +122,9 @@ class TopicReader:
             found.states[name] = CursorRecord(state_of_document(cursor))
             properties = {each.name: each.value for each in cursor.properties}
             if cursor.cursors_ledger_id != STATE_IN_DOCUMENT:
-                reader = await open_without_recovery(self._tool, cursor.cursors_ledger_id)
-                if reader.last_readable >= 0:
-                    entry = decode_position_info(name, (await reader.read_entry(reader.last_readable)).payload)
+                last = await _last_entry(await open_without_recovery(self._tool, cursor.cursors_ledger_id))
+                if last is not None:
+                    entry = decode_position_info(name, last.payload)
                     found.states[name] = CursorRecord(state_of_entry(entry))
                     properties |= {each.name: each.value for each in entry.properties}
         except NoSuchLedger:
@@ -134,6 +135,20 @@ class TopicReader:
             compacted_id = properties.get(COMPACTED_LEDGER_PROPERTY)
             if compacted_id is not None and found.compacted_id is None:
                 found.compacted_id = compacted_id
+
+
+async def _last_entry(reader: LedgerReader) -> Entry | None:
+    """Return the last entry, which in an open ledger is behind the last one that is known to be confirmed."""
+    found = None if reader.last_readable < 0 else await reader.read_entry(reader.last_readable)
+    if reader.metadata.state is LedgerState.CLOSED:
+        return found
+    next_entry_id = reader.last_readable + 1
+    while True:
+        try:
+            found = await reader.read_entry(next_entry_id)
+        except (NoSuchEntry, EntryUnavailable):
+            return found
+        next_entry_id += 1
 
 
 async def list_topic(tool: LedgerTool, topic: TopicName) -> int:
