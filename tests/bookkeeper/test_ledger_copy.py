@@ -118,8 +118,8 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
                 holes.acknowledge(message)
                 open_numbers.discard(number)
         time.sleep(1)
-        error = guide.run("--dry-run", expects=2)
-        assert "in use" in error or "runs" in error or "is used" in error, error
+        guide.run("metadata init")
+        assert "process" in guide.run("--dry-run", expects=2)
         client.close()
     assert begin is not None
 
@@ -158,7 +158,7 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
         for number in range(MESSAGES, MESSAGES + 20):
             producer.send(b"%d" % number)
         client.close()
-    assert "with other content" in guide.run(*copy, expects=2) or True
+    assert "with other content" in guide.run(*copy, expects=2)
 
     guide.run("export back.metadata")
     guide.run("import back.metadata")

@@ -64,7 +64,7 @@ class BookieWatch:
     def check(self) -> None:
         """Compare the condition of all bookies with the one before, and log changes."""
         writable, read_only = self._registry.writable(), self._registry.read_only()
-        for bookie_id in {*writable, *read_only, *self._known}:
+        for bookie_id in {*writable, *read_only, *self._registry.members(), *self._known}:
             trouble = self._pool.trouble(bookie_id)
             if bookie_id not in writable and bookie_id not in read_only:
                 condition = BookieCondition.UNREGISTERED

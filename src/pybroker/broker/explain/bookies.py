@@ -94,14 +94,15 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
 
 def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: str, clock: Clock) -> list[Finding]:
     """Return the bookies that the load of a topic may need. `failure`: the error of the last load, if it failed."""
-    if report is None or not report.unusable:
+    if report is None or (report.refusal is None and not report.unusable):
         return []
     error = f" ({failure.rstrip('.')})" if failure else ""
+    unusable = _names(report.unusable, clock) or report.refusal
     return [
         Finding(
             Code.RECOVERY_LACKS_BOOKIES,
             f"Topic {name} cannot be opened{error}. Its last ledger or its cursors may need a bookie that cannot be used:"
-            f" {_names(report.unusable, clock)}.",
+            f" {unusable}.",
             since_ms=_since_ms(report.unusable),
             evidence=_evidence(report.unusable) | ({"error": failure} if failure else {}),
         )
