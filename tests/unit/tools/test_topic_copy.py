@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.support.pulsar_layout import Layout, LayoutBroker
-from tests.unit.managed_ledger.stack import PATH, MemoryStack, Topic, entry, settled
+from tests.unit.managed_ledger.stack import (
+    PATH,
+    SMALL,
+    FakeClock,
+    MemoryStack,
+    Topic,
+    entry,
+    publish_time_of,
+    settled,
+)
 
 from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.compaction.stored_entry import decode_stored, encode_stored
+from pybroker.config import BrokerConfig
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerStore
+from pybroker.local_store.data_directory import INCOMPLETE_COPY_NAME, DataDirectoryLock, IncompleteRestore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info.json_records import JsonRecords
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 from pybroker.schema.schema_data import SchemaData, SchemaType
 from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord
 from pybroker.tools.copying_topics.copy_progress import ProgressFile, incomplete_copies, progress_path
-from pybroker.tools.copying_topics.opening import Side
+from pybroker.tools.copying_topics.opening import Side, open_local
 from pybroker.tools.copying_topics.position_map import PositionMap
 from pybroker.tools.copying_topics.schema_copy import copy_schemas
 from pybroker.tools.copying_topics.topic_copy import Copied, TopicCopy
+from pybroker.tools.verify import main as verify_directory
 
 ENTRIES = 47
 STEP = 5
@@ -339,3 +353,43 @@ async def test_schema_versions_keep_their_numbers(tmp_path: Path, *, is_to_bookk
     with pytest.raises(StoreError, match="version 5"):
         await copy_schemas([source], target, topic)
     await broker.crash()
+
+
+@asynccontextmanager
+async def local_files(directory: Path, *, must_exist: bool) -> AsyncIterator[Side]:
+    async with AsyncExitStack() as opened:
+        config = BrokerConfig().replace(data_directory=str(directory))
+        yield await open_local(config, must_exist=must_exist, opened=opened)
+
+
+def factory_of(side: Side) -> ManagedLedgerFactory:
+    resources = LedgerResources(side.ledgers, EntryCache(1 << 20), SMALL, FakeClock(), 10_000, publish_time_of)
+    return ManagedLedgerFactory(resources, side.cursors, side.metadata, side.records)
+
+
+async def test_local_files_are_copied_to_bookies_and_to_other_files(tmp_path: Path) -> None:
+    layout, first, second = Layout(), tmp_path / "first", tmp_path / "second"
+    async with local_files(first, must_exist=False) as side:
+        await fill(factory_of(side), side.ledgers)
+    broker = layout.broker()
+    schemas = PulsarSchemaStorage(broker.store.client, layout.metadata)
+    remote = Side("bookkeeper", "bookies", broker.store, broker.cursors, broker.records, layout.metadata, schemas)
+    async with local_files(first, must_exist=True) as side:
+        copied = await TopicCopy(side, remote, PATH, first, lambda entries, size_bytes: None).run()
+        expected = await described(factory_of(side), side.ledgers)
+    async with local_files(second, must_exist=False) as side:
+        back = await TopicCopy(remote, side, PATH, second, lambda entries, size_bytes: None).run()
+        assert (back.contents.entries, back.contents.size_bytes) == (
+            copied.contents.entries,
+            copied.contents.size_bytes,
+        )
+    await broker.crash()
+    assert await asyncio.to_thread(verify_directory, second) == 0
+    async with local_files(second, must_exist=True) as side:
+        assert await described(factory_of(side), side.ledgers) == expected
+    with pytest.raises(StoreError, match=r"no metadata\.db"):
+        async with local_files(tmp_path / "third", must_exist=True):
+            pass
+    (second / INCOMPLETE_COPY_NAME).touch()
+    with pytest.raises(IncompleteRestore, match="interrupted copy"):
+        DataDirectoryLock(second)
