@@ -31,6 +31,7 @@ SETTINGS = {
     "managedLedgerDefaultAckQuorum": "2",
 }
 TIMEOUT_MS = 30_000
+_NONE: Mapping[str, str] = MappingProxyType({})
 QUIET_MS = 2_000
 
 
@@ -38,9 +39,9 @@ class Brokers:
     """A Java broker and a pybroker, of which one runs."""
 
     def __init__(
-        self, directory: Path, zookeeper: str, only_java: Mapping[str, str] = MappingProxyType({}), **more: str
+        self, directory: Path, zookeeper: str, *, only_java: Mapping[str, str] = _NONE, both: Mapping[str, str] = _NONE
     ) -> None:
-        settings = {**SETTINGS, **more}
+        settings = {**SETTINGS, **both}
         java = {key: value for key, value in settings.items() if key != "ledgerStore"} | dict(only_java)
         self.zookeeper = zookeeper
         self.java = JavaBroker(directory / "java", zookeeper, java)
@@ -67,7 +68,7 @@ def two_brokers(cluster: BookKeeperCluster, directory: Path, **more: str) -> Bro
     url = f"metadataStoreUrl=zk:{zookeeper}"
     command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
     subprocess.run(command, check=True, capture_output=True)
-    return Brokers(directory, zookeeper, **more)
+    return Brokers(directory, zookeeper, both=more)
 
 
 @pytest.fixture(scope="module")

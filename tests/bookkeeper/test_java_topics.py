@@ -371,7 +371,7 @@ def compressing(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFac
     url = f"metadataStoreUrl=zk:{zookeeper}"
     command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
     subprocess.run(command, check=True, capture_output=True)
-    return Brokers(tmp_path_factory.mktemp("compressing"), zookeeper, COMPRESSED)
+    return Brokers(tmp_path_factory.mktemp("compressing"), zookeeper, only_java=COMPRESSED)
 
 
 @pytest.mark.parametrize("order", [("java", "own", "java"), ("own", "java", "own")], ids="-".join)

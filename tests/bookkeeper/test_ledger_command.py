@@ -16,6 +16,7 @@ from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, Quor
 from pybroker.bookkeeper.ledger_metadata import Segment, decode_metadata
 from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.bookkeeper.protocol.frames import add_request
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo, PositionInfo
 from pybroker.cli.program import main
 from pybroker.ledgers.ledger_properties import managed_ledger_properties
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -121,7 +122,7 @@ async def test_errors_tell_what_to_do(cluster: BookKeeperCluster, command: Comma
         assert code == 2
         assert "Check --metadata-store, and that ZooKeeper runs" in error
     code, _, error = await command("dump")
-    assert (code, "needs --ledger N" in error) == (2, True)
+    assert (code, "needs --ledger N or --topic" in error) == (2, True)
     code, _, error = await command("verify", "data")
     assert (code, "either DIR, or --metadata-store" in error) == (2, True)
 
@@ -157,6 +158,83 @@ async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, comma
         await zookeeper.delete(f"/managed-ledgers/{TOPIC}/sub")
         await zookeeper.delete(f"/managed-ledgers/{TOPIC}")
         await zookeeper.close()
+
+
+async def test_topic_is_listed_dumped_and_verified_by_its_documents(
+    cluster: BookKeeperCluster, command: Command
+) -> None:
+    topic = "persistent://public/default/by documents"
+    path = "/managed-ledgers/public/default/persistent/by+documents"
+    async with connected(cluster, BookKeeperOptions(quorums=Quorums(2, 2, 2))) as client:
+        ids = []
+        for number in range(2):
+            writer = await client.create_ledger()
+            for each in range(3 + number):
+                await writer.add(entry_of_pulsar(each, "k"))
+            ids.append((writer.ledger_id, await client.close_ledger(writer)))
+        state = PositionInfo(ledger_id=ids[0][0], entry_id=1)
+        deleted = state.individual_deleted_messages.add()
+        deleted.lower_endpoint.ledger_id = deleted.upper_endpoint.ledger_id = ids[1][0]
+        deleted.lower_endpoint.entry_id, deleted.upper_endpoint.entry_id = 0, 2
+        cursor = await client.create_ledger()
+        await cursor.add(state.SerializeToString())
+        info = ManagedLedgerInfo()
+        (first, metadata), (last, _) = ids
+        info.ledger_info.add(ledger_id=first, entries=3, size=metadata.length_bytes, timestamp=1)
+        info.ledger_info.add(ledger_id=last, timestamp=0)
+        document = ManagedCursorInfo(cursors_ledger_id=cursor.ledger_id, mark_delete_ledger_id=first)
+        document.mark_delete_entry_id = -1
+        zookeeper = ZooKeeperClient(
+            ServerAddresses.parse(cluster.zookeeper.address), ClientOptions(session_timeout_ms=10_000)
+        )
+        await zookeeper.start(30)
+        await zookeeper.create(path, info.SerializeToString(), makes_parents=True)
+        await zookeeper.create(f"{path}/sub+1", document.SerializeToString())
+
+        code, items, _ = await command("list", "--topic", topic)
+        assert code == 0
+        assert [(each["kind"], each.get("role")) for each in items] == [
+            ("topic", None),
+            ("ledger", "entries"),
+            ("ledger", "entries"),
+            ("ledger", "cursor"),
+            ("cursor", None),
+        ]
+        assert (items[0]["ledgers"], items[0]["entries_in_closed_ledgers"], items[0]["cursors"]) == (2, 3, 1)
+        assert items[-1] == {
+            "kind": "cursor",
+            "cursor": "sub 1",
+            "ledger": cursor.ledger_id,
+            "mark_delete": f"{first}:1",
+            "acknowledged_ranges": 1,
+            "acknowledged_behind": 2,
+            "partly_acknowledged_batches": 0,
+        }
+        code, items, _ = await command("dump", "--topic", topic)
+        assert (code, sum(each["kind"] == "entry" for each in items)) == (0, 7)  # not that of the cursor ledger
+        code, items, _ = await command("verify", "--topic", topic)
+        assert (code, items[-1]["ledgers"], items[-1]["copies"], items[-1]["problems"]) == (0, 3, 14, 0)
+
+        info.ledger_info[0].entries = 5
+        missing = info.ledger_info.add(ledger_id=last + 1_000_000, timestamp=0).ledger_id
+        await zookeeper.set(path, info.SerializeToString())
+        await client.delete_ledger(cursor.ledger_id)
+        code, items, _ = await command("verify", "--topic", topic)
+        texts = [each["text"] for each in items if each["kind"] == "damage"]
+        assert code == 1
+        assert any(f"cursor ledger {cursor.ledger_id} does not exist" in text for text in texts)
+        assert any("names 5 entries" in text and "has 3" in text for text in texts)
+        assert {each["ledger"] for each in items if "it does not exist" in each.get("text", "")} == {
+            missing,
+            cursor.ledger_id,
+        }
+        code, _, error = await command("list", "--topic", "persistent://public/default/unknown")
+        assert (code, "has no managed ledger" in error) == (2, True)
+        await zookeeper.delete(f"{path}/sub+1")
+        await zookeeper.delete(path)
+        await zookeeper.close()
+        for ledger_id, _ in ids:
+            await client.delete_ledger(ledger_id)
 
 
 class Answered:

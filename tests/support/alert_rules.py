@@ -32,3 +32,8 @@ def alert_rules() -> list[AlertRule]:
         annotations = dict(re.findall(r"^ +(summary|description|runbook): (.*)$", text, flags=re.MULTILINE))
         rules.append(AlertRule(name, expression, severity[1], annotations))
     return rules
+
+
+def is_about_bookies(rule: AlertRule) -> bool:
+    """Return whether only a broker with ledgers on BookKeeper exports the rule's metrics."""
+    return "bookie" in rule.expression or "bookkeeper" in rule.expression

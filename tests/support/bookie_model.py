@@ -247,6 +247,13 @@ class ModelNetwork(BookieRegistry):
             if bookie_id not in self.down and not bookie.is_read_only
         }
 
+    def read_only(self) -> Mapping[str, BookieAddress]:
+        return {
+            bookie_id: BookieAddress(bookie_id, 1)
+            for bookie_id, bookie in sorted(self.bookies.items())
+            if bookie_id not in self.down and bookie.is_read_only
+        }
+
     def address_of(self, bookie_id: str) -> BookieAddress | None:
         return BookieAddress(bookie_id, 1) if bookie_id in self.bookies else None
 

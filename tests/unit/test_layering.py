@@ -111,6 +111,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "broker.transactions.transaction_buffer",
         "transactions",
         "wire",
+        "bookkeeper_store",
+        "compaction",
+        "schema",
     ),
     "broker_assembly": (*STORES, "managed_ledger", "schema.schema_storage", "wire", "broker"),
     "broker_process": (
@@ -257,6 +260,7 @@ PURE = (
     "zookeeper.jute",
     "zookeeper.operations",
     "zookeeper.session",
+    "ledgers.bookie_report",
     "ledgers.ledger_store",  # an interface and the values it speaks in
     "ledgers.cursor_store",
     "ledgers.known_data",
@@ -338,6 +342,7 @@ PURE = (
     "admin.stats.partitioned_stats",
     "admin.stats.bundle_load",
     "admin.metrics.help_texts",
+    "admin.metrics.bookkeeper_metrics",
     "admin.metrics.exposition_text",
     "admin.metrics.ledger_metrics",
     "admin.metrics.otlp_document",
@@ -371,6 +376,7 @@ PURE = (
     "ledgers.live_ledger",
     "local_store.store_options",
     "local_store.store_counters",
+    "tools.copying_topics.position_map",
     "tools.repair_plan",
     "tools.items",
     "tools.journal_header",

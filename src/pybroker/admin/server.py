@@ -16,6 +16,7 @@ from uvicorn.config import Config
 
 from pybroker.admin.brokers import (
     absent_features,
+    bookie_routes,
     broker_routes,
     cluster_document_routes,
     cluster_routes,
@@ -80,6 +81,7 @@ LOOKS_PER_TIMEOUT = 4
 NOUNS = (
     status_routes,
     absent_features,
+    bookie_routes,
     cluster_routes,
     cluster_document_routes,
     broker_routes,

@@ -84,7 +84,7 @@ class BookieConnection(asyncio.Protocol):
 
     def __init__(self, bookie_id: str, options: BookKeeperOptions, closed: Callable[[BookieConnection], None]) -> None:
         self.bookie_id = bookie_id
-        self.is_closed = False
+        self.is_closed = self.has_answered = False
         self.close_reason = ""
         self.unanswered_bytes = 0
         self._options = options
@@ -171,6 +171,7 @@ class BookieConnection(asyncio.Protocol):
         except InvalidAnswer as error:
             self.close(f"invalid answer: {error}")
             return
+        self.has_answered = True
         adds = self._adds
         confirming: set[AddListener] = set()
         for answer in answers:

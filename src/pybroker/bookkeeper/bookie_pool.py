@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from pybroker.bookkeeper.bookie_choice import Chance, Quarantine, choose_bookies
 from pybroker.bookkeeper.bookie_connection import BookieConnection, OpenTransport
 from pybroker.bookkeeper.connection_v3 import ConnectionV3
-from pybroker.bookkeeper.errors import BookieUnavailable
+from pybroker.bookkeeper.errors import UNREACHABLE, BookieUnavailable
+from pybroker.bookkeeper.ledger_paths import MAX_LEDGER_ID
 from pybroker.bookkeeper.metadata_store import BookieAddress, BookieRegistry, address_in_id
 from pybroker.bookkeeper.options import BookKeeperOptions
 from pybroker.runtime import logs
@@ -20,6 +22,13 @@ from pybroker.runtime.tasks import TaskOwner
 
 async def open_tcp(address: BookieAddress, protocol: asyncio.Protocol) -> None:
     await asyncio.get_running_loop().create_connection(lambda: protocol, address.host, address.port)
+
+
+class Trouble(NamedTuple):
+    """A bookie whose connection failed, and which has not answered since. `since_ms`: the first failure, monotonic."""
+
+    since_ms: float
+    reason: str
 
 
 class BookiePool:
@@ -36,6 +45,8 @@ class BookiePool:
     ) -> None:
         self.failures: Counter[str] = Counter()
         """Lost connections and time-outs by bookie."""
+        self.ensemble_change_count = 0
+        self.quarantine_count = 0
         self._registry = registry
         self._options = options
         self._chance = chance
@@ -43,6 +54,7 @@ class BookiePool:
         self._open_transport = open_transport
         self._connections: dict[str, BookieConnection] = {}
         self._failed_ms: dict[str, float] = {}
+        self._troubles: dict[str, Trouble] = {}
         self._quarantine = Quarantine(
             options.quarantine_failures, options.quarantine_interval_ms, options.quarantine_ms
         )
@@ -99,6 +111,7 @@ class BookiePool:
         """Count a failure that a writer observed."""
         self.failures[bookie_id] += 1
         if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
+            self.quarantine_count += 1
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
     def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
@@ -120,8 +133,46 @@ class BookiePool:
         self._failed_ms.pop(connection.bookie_id, None)
         self._failed_ms[connection.bookie_id] = self._clock.monotonic_ms()
         self.failed(connection.bookie_id)
-        logs.warning("bookie.disconnected", bookie=connection.bookie_id, reason=connection.close_reason)
+        known = None if connection.has_answered else self._troubles.get(connection.bookie_id)
+        since_ms = self._clock.monotonic_ms() if known is None else known.since_ms
+        self._troubles[connection.bookie_id] = Trouble(since_ms, connection.close_reason)
+        if known is None:
+            logs.warning("bookie.disconnected", bookie=connection.bookie_id, reason=connection.close_reason)
 
     def works(self, bookie_id: str) -> None:
         """Record that the bookie answered, so that readers prefer it again."""
         self._failed_ms.pop(bookie_id, None)
+        if self._troubles:
+            self._troubles.pop(bookie_id, None)
+
+    # --- the condition of bookies ------------------------------------------------------------------------------------
+
+    def trouble(self, bookie_id: str) -> Trouble | None:
+        """Return the failure after which the bookie has not answered."""
+        connection = self._connections.get(bookie_id)
+        if connection is not None and connection.has_answered and not connection.is_closed:
+            self._troubles.pop(bookie_id, None)
+        return self._troubles.get(bookie_id)
+
+    def is_quarantined(self, bookie_id: str) -> bool:
+        return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
+
+    async def probe(self, bookie_id: str) -> None:
+        """Ask a bookie on a connection of its own whether it answers. A failure does not count as one of the bookie."""
+        address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
+        if address is None or self.is_closing:
+            return
+        connection = BookieConnection(bookie_id, self._options, lambda _: None)
+        try:
+            await connection.connect(address, self._open_transport)
+            result = await connection.read(MAX_LEDGER_ID, 0)
+        finally:
+            connection.close("the probe is complete")
+        if result.code != UNREACHABLE:
+            self.works(bookie_id)
+
+    def forget(self, bookie_ids: Collection[str]) -> None:
+        """Forget bookies that left the cluster, so that the tables do not grow."""
+        for bookie_id in bookie_ids:
+            self._troubles.pop(bookie_id, None)
+            self.failures.pop(bookie_id, None)

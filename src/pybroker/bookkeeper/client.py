@@ -55,10 +55,10 @@ class BookKeeperClient:
         open_transport: OpenTransport = open_tcp,
     ) -> None:
         self._store = store
-        self._registry = registry
-        self._options = options
+        self.registry = registry
+        self.options = options
         self._chance = chance
-        self._clock = clock
+        self.clock = clock
         self._tasks = TaskOwner("bookkeeper")
         self.pool = BookiePool(registry, options, self._chance, clock, self._tasks, open_transport)
 
@@ -76,7 +76,7 @@ class BookKeeperClient:
 
         After MetadataUnknown the ledger may exist, empty and without a user.
         """
-        options = self._options
+        options = self.options
         while True:
             ledger_id = await self._store.new_ledger_id()
             ensemble = self.pool.choose(options.quorums.ensemble_size)
@@ -85,7 +85,7 @@ class BookKeeperClient:
                 options.digest_type if digest_type is None else digest_type,
                 options.password if password is None else password,
                 (Segment(0, tuple(ensemble)),),
-                created_ms=self._clock.wall_ms(),
+                created_ms=self.clock.wall_ms(),
                 custom=dict(custom or {}),
                 token=self._chance.getrandbits(_TOKEN_BITS),
             )
@@ -97,14 +97,14 @@ class BookKeeperClient:
 
     async def _create(self, ledger_id: int, metadata: LedgerMetadata) -> VersionedMetadata:
         """Store new metadata. After an unknown outcome, the token shows whether those found are ours."""
-        deadline_ms = self._clock.monotonic_ms() + self._options.metadata_timeout_ms
+        deadline_ms = self.clock.monotonic_ms() + self.options.metadata_timeout_ms
         while True:
             try:
                 return VersionedMetadata(metadata, await self._store.create(ledger_id, metadata.encode()))
             except MetadataUnknown:
-                if self._clock.monotonic_ms() >= deadline_ms:
+                if self.clock.monotonic_ms() >= deadline_ms:
                     raise
-                await asyncio.sleep(self._options.metadata_retry_ms / 1000)
+                await asyncio.sleep(self.options.metadata_retry_ms / 1000)
             except LedgerExists:
                 found = await read_metadata(self._store, ledger_id)
                 if found.metadata.token != metadata.token:
@@ -112,10 +112,10 @@ class BookKeeperClient:
                 return found
 
     def _writer(self, ledger_id: int, known: VersionedMetadata, listener: AppendListener | None) -> LedgerWriter:
-        recorder = StoredEnsembles(self._store, ledger_id, known, self._options, self._clock)
+        recorder = StoredEnsembles(self._store, ledger_id, known, self.options, self.clock)
         metadata = known.metadata
         format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
-        return LedgerWriter(format_, metadata, self.pool, recorder, self._options, self._tasks, listener)
+        return LedgerWriter(format_, metadata, self.pool, recorder, self.options, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
@@ -134,7 +134,7 @@ class BookKeeperClient:
                 return None
             return found.closed(writer.last_confirmed, writer.confirmed_length_bytes)
 
-        known = await update_metadata(self._store, ledger_id, recorder.known, change, self._options, self._clock)
+        known = await update_metadata(self._store, ledger_id, recorder.known, change, self.options, self.clock)
         if known.metadata.state is LedgerState.IN_RECOVERY:
             known = await self._recovery(ledger_id, known.metadata.password).run()
         if known.metadata.last_entry_id < writer.last_confirmed:
@@ -167,11 +167,11 @@ class BookKeeperClient:
         """Read every copy of entries up to `last_entry_id`, to find missing, damaged and different ones."""
         metadata = reader.metadata
         format_ = EntryFormat(reader.ledger_id, metadata.digest_type, metadata.password)
-        return read_copies(format_, metadata, self.pool, self._options, first_entry_id, last_entry_id)
+        return read_copies(format_, metadata, self.pool, self.options, first_entry_id, last_entry_id)
 
     async def recover_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
         """Fence and close the ledger unless it is closed, and return a reader. Errors: see `LedgerRecovery.run`."""
-        known = await self._recovery(ledger_id, self._options.password if password is None else password).run()
+        known = await self._recovery(ledger_id, self.options.password if password is None else password).run()
         return self._reader(ledger_id, known.metadata, password)
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
@@ -228,10 +228,10 @@ class BookKeeperClient:
         await self._tasks.close()
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata, password: bytes | None) -> LedgerReader:
-        if metadata.password != (self._options.password if password is None else password):
+        if metadata.password != (self.options.password if password is None else password):
             raise WrongKey(f"The password of ledger {ledger_id} is wrong.")
         format_ = EntryFormat(ledger_id, metadata.digest_type, metadata.password)
-        return LedgerReader(format_, metadata, self.pool, self._options)
+        return LedgerReader(format_, metadata, self.pool, self.options)
 
     def _recovery(self, ledger_id: int, password: bytes) -> LedgerRecovery:
-        return LedgerRecovery(ledger_id, password, self._store, self.pool, self._options, self._clock, self._tasks)
+        return LedgerRecovery(ledger_id, password, self._store, self.pool, self.options, self.clock, self._tasks)

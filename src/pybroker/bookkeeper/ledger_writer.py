@@ -283,6 +283,7 @@ class LedgerWriter:
                 await self.recorder.record(state.last_confirmed + 1, ensemble)
                 again = state.end_change(ensemble)
                 self.ensemble_change_count += 1
+                self._pool.ensemble_change_count += 1
                 if self._pacing.changed():
                     self._log_change(1)
                 self._connections = [self._pool.connection(each) for each in ensemble]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import NamedTuple
 
 
@@ -62,6 +62,14 @@ class BookieRegistry(ABC):
     @abstractmethod
     def writable(self) -> Mapping[str, BookieAddress]:
         """Return the bookies that take entries."""
+
+    def read_only(self) -> Mapping[str, BookieAddress]:
+        """Return the bookies that answer reads only."""
+        return {}
+
+    def members(self) -> Collection[str]:
+        """Return the bookies that belong to the cluster, also those that do not run; empty if that is not known."""
+        return ()
 
     @abstractmethod
     def address_of(self, bookie_id: str) -> BookieAddress | None:

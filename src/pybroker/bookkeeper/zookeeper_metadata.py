@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -167,8 +167,11 @@ class ZooKeeperBookies(BookieRegistry):
     def __init__(self, client: ZooKeeperClient, root: str = "/ledgers") -> None:
         self._client = client
         self._parents = (f"{root}/available", f"{root}/available/{_READ_ONLY}")
+        self._cookies = f"{root}/cookies"
+        self._members: frozenset[str] = frozenset()
         self._addresses: dict[str, BookieAddress] = {}
         self._writable: dict[str, BookieAddress] = {}
+        self._read_only: dict[str, BookieAddress] = {}
         self._watches: list[Watch] = []
         self._tasks = TaskOwner("bookies")
         self._is_refreshing = False
@@ -189,6 +192,13 @@ class ZooKeeperBookies(BookieRegistry):
     def writable(self) -> Mapping[str, BookieAddress]:
         return self._writable
 
+    def read_only(self) -> Mapping[str, BookieAddress]:
+        return self._read_only
+
+    def members(self) -> Collection[str]:
+        """Return the bookies with a cookie, which a bookie creates at its first start and its decommission deletes."""
+        return self._members
+
     def address_of(self, bookie_id: str) -> BookieAddress | None:
         return self._addresses.get(bookie_id)
 
@@ -196,10 +206,11 @@ class ZooKeeperBookies(BookieRegistry):
         try:
             writable = await self._registered(self._parents[0])
             read_only = await self._registered(self._parents[1])
+            members = await self._client.children(self._cookies) if await self._client.exists(self._cookies) else ()
         except ZooKeeperError as error:
             raise MetadataUnknown(f"The list of bookies cannot be read: {error}") from error
         self._addresses |= read_only | writable
-        self._writable = writable
+        self._writable, self._read_only, self._members = writable, read_only, frozenset(members)
 
     async def _registered(self, parent: str) -> dict[str, BookieAddress]:
         """Return the bookies below `parent`; those without an address are left out."""

@@ -57,6 +57,8 @@ class _Cursor:
         self.queue: list[tuple[bytes, CursorDone | None]] = []
         self.state_bytes = 0
         """The size of the last state that was stored or refused."""
+        self.writing_since_ms: float | None = None
+        """The start of the write in flight, by the monotonic clock."""
 
     @property
     def node(self) -> CursorNode | None:
@@ -106,6 +108,12 @@ class BookKeeperCursorStore(CursorStore):
     def state_bytes(self, cursor_id: str) -> int:
         cursor = self._cursors.get(cursor_id)
         return 0 if cursor is None else cursor.state_bytes
+
+    def write_wait_ms(self, cursor_id: str) -> float | None:
+        cursor = self._cursors.get(cursor_id)
+        if cursor is None or cursor.writing_since_ms is None:
+            return None
+        return self._client.clock.monotonic_ms() - cursor.writing_since_ms
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         node = self._nodes.get(cursor_id)
@@ -157,6 +165,7 @@ class BookKeeperCursorStore(CursorStore):
             if not queued:
                 return  # `detach` has written them.
             failure: StoreError | None = None
+            cursor.writing_since_ms = self._client.clock.monotonic_ms()
             try:
                 await self._write(cursor, queued[-1][0])
             except StoreError as error:
@@ -164,6 +173,8 @@ class BookKeeperCursorStore(CursorStore):
             except asyncio.CancelledError:
                 _complete(queued, StoreError("the broker stops"))
                 raise
+            finally:
+                cursor.writing_since_ms = None
             _complete(queued, failure)
 
     async def _write(self, cursor: _Cursor, state: bytes) -> None:

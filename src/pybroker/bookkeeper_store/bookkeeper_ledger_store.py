@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
 from pybroker.bookkeeper.errors import LedgerClosed, WrongKey
+from pybroker.bookkeeper_store.bookie_watch import BookieWatch
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
 from pybroker.errors import StoreError
+from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
 from pybroker.memory.broker_memory import Memory
+from pybroker.model.counters import Buckets
 
 _COUNTERS = (
     "ledgers_created",
@@ -36,6 +39,8 @@ _COUNTERS = (
 )
 COMPACTED_PASSWORD = b""
 """Java brokers create and open compacted ledgers with an empty password and CRC32 digests, whatever their configuration says."""
+ADD, READ, CREATE, RECOVER, DELETE = "ADD_ENTRY", "READ_ENTRY", "LEDGER_CREATE", "LEDGER_RECOVER", "LEDGER_DELETE"
+"""Pulsar's names of operations."""
 MAX_READERS = 10_000
 """Readers of sealed ledgers that are kept, with the metadata of their ledgers. Others are opened again."""
 
@@ -64,6 +69,43 @@ class BookKeeperLedgerStore(LedgerStore):
         """One item for each unsent run, in the order of the appends."""
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._times = {name: OperationTimes() for name in (ADD, READ, CREATE, RECOVER, DELETE)}
+        self._monotonic_ms = client.clock.monotonic_ms
+        self.watch = BookieWatch(client.pool, client.registry, client.options.quorums.ensemble_size, client.clock)
+
+    # --- the condition of bookies and appends ------------------------------------------------------------------------
+
+    @property
+    def copy_count(self) -> int:
+        return self.client.options.quorums.write_quorum
+
+    def bookies(self) -> BookiesReport:
+        return self.watch.report()
+
+    def append_wait(self, ledger_id: int) -> AppendWait | None:
+        opened = self._open.get(ledger_id)
+        since_ms = None if opened is None else opened.oldest_sent_ms
+        if opened is None or since_ms is None or self._monotonic_ms() - since_ms < SLOW_APPEND_MS:
+            return None
+        quorum = self.client.options.quorums.ack_quorum
+        return AppendWait(ledger_id, opened.unconfirmed_entries, since_ms, opened.writer.ensemble, quorum)
+
+    def histograms(self) -> dict[str, Buckets]:
+        return {"bookkeeper_append_ms": self._times[ADD].succeeded}
+
+    def client_statistics(self) -> ClientStatistics:
+        pool = self.client.pool
+        return ClientStatistics(self._times, self._in_flight_entries, pool.ensemble_change_count, pool.quarantine_count)
+
+    @contextmanager
+    def _measured(self, operation: str) -> Iterator[None]:
+        times, started_ms = self._times[operation], self._monotonic_ms()
+        try:
+            yield
+        except BookKeeperError:
+            times.failed.add(self._monotonic_ms() - started_ms)
+            raise
+        times.succeeded.add(self._monotonic_ms() - started_ms)
 
     @property
     def has_pulsar_layout(self) -> bool:
@@ -75,12 +117,13 @@ class BookKeeperLedgerStore(LedgerStore):
         opened = OpenLedger(self._ended)
         is_compacted = purpose is LedgerPurpose.COMPACTED
         try:
-            writer = await self.client.create_ledger(
-                custom_metadata(purpose, owner),
-                opened,
-                digest_type=DigestType.CRC32 if is_compacted else None,
-                password=COMPACTED_PASSWORD if is_compacted else None,
-            )
+            with self._measured(CREATE):
+                writer = await self.client.create_ledger(
+                    custom_metadata(purpose, owner),
+                    opened,
+                    digest_type=DigestType.CRC32 if is_compacted else None,
+                    password=COMPACTED_PASSWORD if is_compacted else None,
+                )
         except BookKeeperError as error:
             raise store_error(error) from error
         opened.writer = writer
@@ -106,14 +149,20 @@ class BookKeeperLedgerStore(LedgerStore):
             self._send(opened, run)
 
     def _send(self, opened: OpenLedger, run: AppendRun) -> None:
-        opened.send(run)
+        opened.send(run, self._monotonic_ms())
         self._in_flight_entries += len(run.payloads)
         self._count_in_flight(run.size_bytes)
 
-    def _ended(self, entries: int, size_bytes: int) -> None:
-        self._counts["entries_added"] += entries
-        self._in_flight_entries -= entries
-        self._count_in_flight(-size_bytes)
+    def _ended(self, runs: list[AppendRun], sent_ms: list[float], is_stored: bool) -> None:
+        times, now_ms, entry_count = self._times[ADD], self._monotonic_ms(), 0
+        buckets = times.succeeded if is_stored else times.failed
+        for run, since_ms in zip(runs, sent_ms, strict=True):
+            entry_count += len(run.payloads)
+            buckets.add(now_ms - since_ms, len(run.payloads))
+        if is_stored:
+            self._counts["entries_added"] += entry_count
+        self._in_flight_entries -= entry_count
+        self._count_in_flight(-sum(run.size_bytes for run in runs))
         if self._queue:
             asyncio.get_running_loop().call_soon(self._send_unsent)
 
@@ -143,7 +192,8 @@ class BookKeeperLedgerStore(LedgerStore):
         if first_entry_id > reader.last_readable:
             raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
         try:
-            entries = await reader.read(first_entry_id, max_entries, max_bytes)
+            with self._measured(READ):
+                entries = await reader.read(first_entry_id, max_entries, max_bytes)
         except BookKeeperError as error:
             raise read_error(error, ledger_id, first_entry_id) from error
         payloads = [entry.payload for entry in entries]
@@ -198,7 +248,8 @@ class BookKeeperLedgerStore(LedgerStore):
 
     async def recover(self, ledger_id: int) -> LedgerSummary:
         try:
-            reader = await self.client.recover_ledger(ledger_id)
+            with self._measured(RECOVER):
+                reader = await self.client.recover_ledger(ledger_id)
         except BookKeeperError as error:
             raise store_error(error) from error
         self._counts["ledgers_recovered"] += 1
@@ -213,7 +264,8 @@ class BookKeeperLedgerStore(LedgerStore):
             await opened.writer.drained()
             self._open.pop(ledger_id, None)
         try:
-            await self.client.delete_ledger(ledger_id)
+            with self._measured(DELETE):
+                await self.client.delete_ledger(ledger_id)
         except BookKeeperError as error:
             raise store_error(error) from error
         self._readers.pop(ledger_id, None)
@@ -235,10 +287,15 @@ class BookKeeperLedgerStore(LedgerStore):
         counts["bookkeeper_in_flight_bytes"] = self._in_flight_bytes
         counts["bookkeeper_in_flight_entries"] = self._in_flight_entries
         counts["bookkeeper_waiting_runs"] = len(self._queue)
+        now_ms = self._monotonic_ms()
+        sent_ms = [since_ms for each in self._open.values() if (since_ms := each.oldest_sent_ms) is not None]
+        counts["bookkeeper_oldest_append_seconds"] = (now_ms - min(sent_ms)) / 1000 if sent_ms else 0
+        counts["bookkeeper_slow_ledgers"] = sum(now_ms - each >= SLOW_APPEND_MS for each in sent_ms)
         return counts
 
     async def close(self) -> None:
         """Close the connections. Ledgers that are open stay open, as after a crash: the next owner recovers them."""
+        await self.watch.close()
         await self.client.close()
 
 

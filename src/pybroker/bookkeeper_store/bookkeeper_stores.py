@@ -19,7 +19,6 @@ from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
-from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.entry_metadata import entry_message_count
 from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
@@ -61,18 +60,6 @@ class Connection(Protocol):
     """A connection that the stores close."""
 
     async def close(self) -> None: ...
-
-
-def _warn_of_few_bookies(writable: int, options: BookKeeperOptions) -> None:
-    """As in Pulsar, a broker starts without enough bookies: topics cannot be opened until more have registered."""
-    needed = options.quorums.ensemble_size
-    if writable < needed:
-        logs.warning(
-            "bookies.too_few",
-            writable=writable,
-            needed=needed,
-            action="start more bookies, or lower managedLedgerDefaultEnsembleSize; topics cannot be opened until then",
-        )
 
 
 class BookKeeperStores:
@@ -119,7 +106,6 @@ class BookKeeperStores:
                     " bookies with this metadata store, or set ledgerStore=local"
                 )
             await bookies.start()
-            _warn_of_few_bookies(len(bookies.writable()), options)
         except BaseException as error:
             await bookies.close()
             await zookeeper.close()
@@ -135,7 +121,9 @@ class BookKeeperStores:
             chance=runtime.random,
             clock=runtime.clock,
         )
-        return cls(client, options, metadata, runtime, (bookies, zookeeper))
+        stores = cls(client, options, metadata, runtime, (bookies, zookeeper))
+        stores.ledgers.watch.start()
+        return stores
 
     async def close(self) -> None:
         await self.cursors.close()

@@ -20,8 +20,8 @@ class OpenLedger:
     The first of them may be stored; the owner must not refuse one of them and append a later one again.
     """
 
-    def __init__(self, completed: Callable[[int, int], None]) -> None:
-        """`completed(entries, bytes)` is called when sent runs have ended."""
+    def __init__(self, completed: Callable[[list[AppendRun], list[float], bool], None]) -> None:
+        """`completed(runs, sent_ms, is_stored)` is called when sent runs have ended, with the times when they were sent."""
         self.writer: LedgerWriter
         self.reader: LedgerReader
         self.reader_changes = 0
@@ -29,6 +29,8 @@ class OpenLedger:
         self.next_entry_id = 0
         self.unsent: deque[AppendRun] = deque()
         self._sent: deque[AppendRun] = deque()
+        self._sent_ms: deque[float] = deque()
+        """When each of these runs was sent, by the monotonic clock."""
         self._completed = completed
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -40,12 +42,23 @@ class OpenLedger:
         assert run.first_entry_id == self.next_entry_id, "entry ids of a ledger have no gaps"
         self.next_entry_id += len(run.payloads)
 
-    def send(self, run: AppendRun) -> None:
+    @property
+    def unconfirmed_entries(self) -> int:
+        """The entries that were sent or wait to be sent."""
+        return sum(len(run.payloads) for run in self._sent) + sum(len(run.payloads) for run in self.unsent)
+
+    @property
+    def oldest_sent_ms(self) -> float | None:
+        """When the oldest unconfirmed run was sent."""
+        return self._sent_ms[0] if self._sent_ms else None
+
+    def send(self, run: AppendRun, now_ms: float) -> None:
         """Pass the run to the writer, which works and has no limit of its own."""
         append = self.writer.append
         for payload in run.payloads:
             append(payload)
         self._sent.append(run)
+        self._sent_ms.append(now_ms)
 
     def append_completed(
         self, first_entry_id: int, contexts: list[object], outcome: AppendOutcome, error: BookKeeperError | None
@@ -87,7 +100,7 @@ class OpenLedger:
 
     def _end(self, ended: list[AppendRun], sent: list[AppendRun], error: StoreError | None) -> None:
         if sent:
-            self._completed(sum(len(run.payloads) for run in sent), sum(run.size_bytes for run in sent))
+            self._completed(sent, [self._sent_ms.popleft() for _ in sent], error is None)
         notify(ended, error)
 
     async def stored_so_far(self) -> None:

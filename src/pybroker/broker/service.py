@@ -257,6 +257,9 @@ class BrokerService:
             return self.identity.conflict
         if self.membership is not None and self.membership.conflict:
             return self.membership.conflict
+        bookies = self.ledgers.store.bookies()
+        if bookies is not None and bookies.refusal is not None:
+            return bookies.refusal
         return self.ledgers.store.refusal()
 
     def cluster_client(self) -> PulsarClient:

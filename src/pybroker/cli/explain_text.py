@@ -57,10 +57,12 @@ class ExplainText:
     def stuck(self, document: Document) -> list[Line]:
         """Return the lines of a broker's stuck topics, worst first."""
         topics, matching = document["topics"], document["matching"]
+        lines = [line for finding in document.get("broker", ()) for line in self._finding(finding, "")]
+        lines += [Line()] if lines else []
         if not topics:
-            return [Line("Nothing is stuck on this broker.", (BOLD, GREEN))]
+            return [*lines, Line("Nothing is stuck on this broker.", (BOLD, GREEN))]
         are = "topic is stuck" if matching == 1 else "topics are stuck"
-        lines = self._wrapped(f"{matching:,} {are} on this broker", "", BOLD, YELLOW)
+        lines += self._wrapped(f"{matching:,} {are} on this broker", "", BOLD, YELLOW)
         for each in topics:
             finding = each["finding"]
             place = " / ".join(part for part in (each["topic"], each["subscription"]) if part)

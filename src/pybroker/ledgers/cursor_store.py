@@ -37,6 +37,10 @@ class CursorStore(ABC):
         """Return the size of the last state that was stored; 0 if it is not limited."""
         return 0
 
+    def write_wait_ms(self, _cursor_id: str) -> float | None:
+        """Return for how long the write of a cursor has been in flight; None if none is, or it is unknown. No IO."""
+        return None
+
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         """Return the last snapshot, if any, and the deltas after it, oldest first."""

@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.bookie_report import AppendWait, BookiesReport, ClientStatistics
 from pybroker.model.counters import Buckets
 
 T = TypeVar("T")
@@ -262,6 +263,23 @@ class LedgerStore(ABC):
     def has_pulsar_layout(self) -> bool:
         """Whether Java brokers read the same ledgers, so that all entries must have Pulsar's formats."""
         return False
+
+    @property
+    def copy_count(self) -> int:
+        """Return how often each entry is stored."""
+        return 1
+
+    def bookies(self) -> BookiesReport | None:
+        """Return the condition of the bookies; None if the ledgers are not on BookKeeper. No IO."""
+        return None
+
+    def client_statistics(self) -> ClientStatistics | None:
+        """Return the counters of the client of the bookies; None if the ledgers are not on BookKeeper."""
+        return None
+
+    def append_wait(self, _ledger_id: int) -> AppendWait | None:
+        """Return the entries of an open ledger that wait for bookies; None if none does. No IO."""
+        return None
 
     @abstractmethod
     async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:

@@ -29,6 +29,8 @@ DIRECTORY_MARK_NAME = "directory.mark"
 """Contains its own inode number, which a copy of the directory does not have."""
 INCOMPLETE_RESTORE_NAME = "restore.incomplete"
 """Exists while a restore has not copied all files; no broker uses the directory then."""
+INCOMPLETE_COPY_NAME = "copy.incomplete"
+"""Exists while topics are copied into the directory; no broker uses it then."""
 _OTHERS = 0o077
 _MAX_MARK_BYTES = 32
 # A directory with one of these names is a data directory.
@@ -63,7 +65,7 @@ class ForeignDirectory(Exception):
 
 
 class IncompleteRestore(StoreError):
-    """A restore into the directory was interrupted."""
+    """A restore into the directory, or a copy of topics into it, was interrupted."""
 
 
 class DataDirectoryLock:
@@ -71,9 +73,16 @@ class DataDirectoryLock:
     IncompleteRestore and OSError.
     """
 
-    def __init__(self, directory: Path, *, is_only_looked_at: bool = False, is_restored: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        is_only_looked_at: bool = False,
+        is_restored: bool = False,
+        is_copied_into: bool = False,
+    ) -> None:
         """`is_only_looked_at`: create and change nothing; the lock file must exist. `is_restored`: the caller
-        restores a backup into the directory.
+        restores a backup into the directory; `is_copied_into`: the caller copies topics into it.
         """
         self._path = directory
         self._descriptors: list[int] = []
@@ -87,6 +96,11 @@ class DataDirectoryLock:
             self._hold(self._file)
             # The lock file can be deleted and created again while it is locked. A directory with content cannot.
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
+            if not is_copied_into and (directory / INCOMPLETE_COPY_NAME).exists():
+                raise IncompleteRestore(
+                    f"{directory} contains an interrupted copy of topics ({INCOMPLETE_COPY_NAME}): run `pybroker ledger copy` again"
+                    " to complete it, or use another directory"
+                )
             if not is_restored and (directory / INCOMPLETE_RESTORE_NAME).exists():
                 raise IncompleteRestore(
                     f"{directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker restore` again to"

@@ -71,6 +71,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.size_limit = StateSizeLimit()
         self.when_state_fits: Callable[[], None] = _ignore
         """Called when delivery may continue after a pause by `size_limit`; set by the subscription."""
+        self.write_error = ""
+        """The error of the last write, until a write succeeds."""
+        self._failing_since_ms: float | None = None
         self._store = store
         self._is_closed = False
         self._mark_ledger_id = state.mark_ledger_id
@@ -245,8 +248,12 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if error is None:
             self.writes += 1
             self._state_stored()
+            self.write_error, self._failing_since_ms = "", None
         else:
             self.failed_writes += 1
+            self.write_error = str(error)
+            if self._failing_since_ms is None:
+                self._failing_since_ms = self.ledger.clock.monotonic_ms()
             # The lost changes are no longer listed, so the next delta contains the whole state.
             self.state.forget_deltas()
             has_changed = self._is_dirty
@@ -286,6 +293,21 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if self.size_limit.stored(size_bytes):
             logs.info("cursor.state_fits", managed_ledger=self.ledger.name, cursor=self.name, size_bytes=size_bytes)
             self.when_state_fits()
+
+    @property
+    def write_wait_ms(self) -> float | None:
+        """How long the write in flight has taken, if the store knows it."""
+        return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
+
+    @property
+    def failing_for_ms(self) -> float | None:
+        """How long writes have failed; None after a write that succeeded."""
+        return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that are answered when the state is durable."""
+        return len(self._waiting) + len(self._in_flight)
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()

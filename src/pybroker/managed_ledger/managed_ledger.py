@@ -157,6 +157,11 @@ class ManagedLedger(AppendListener):
     def size_bytes(self) -> int:
         return self.ledgers.size_bytes
 
+    @property
+    def copy_count(self) -> int:
+        """Return how often each entry is stored."""
+        return self._store.copy_count
+
     def message_count_at_hand(self, position: Position) -> int:
         """Return 0 if the entry is not in memory or does not exist."""
         if not self.ledgers.has_entry(position):

@@ -86,6 +86,13 @@ _TABLES: Mapping[str, Sequence[Column]] = {
         Column("PERIOD (S)", "number", _member("periodSeconds")),
         Column("RESUMES IN", "duration", _member("goesOnInMs")),
     ),
+    "bookies": (
+        Column("BOOKIE", "text", _text("bookie")),
+        Column("CONDITION", "text", _text("condition")),
+        Column("SINCE", "since", _member("since")),
+        Column("FAILURES", "number", _member("failures")),
+        Column("LAST FAILURE", "text", _text("lastFailure")),
+    ),
     "refused": (
         Column("PRODUCER", "text", _text("producer")),
         Column("TIMES", "number", _member("count")),

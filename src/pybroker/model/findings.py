@@ -98,6 +98,38 @@ class Code(Enum):
         "Another process has changed the topic's metadata. The broker closes the topic, because a topic may have only one owner.",
         "Check that only one broker process uses this data directory or metadata store. The topic is loaded again by itself.",
     )
+    RECOVERY_LACKS_BOOKIES = (
+        "recovery-lacks-bookies",
+        "The topic cannot be opened while bookies cannot be used: its last ledger or one of its cursors must be recovered first.",
+        (
+            "Start the named bookies, or repair the network between them and the broker. The topic is then loaded by itself. "
+            "`pybroker ledger list --topic TOPIC` lists the bookies of each of its ledgers."
+        ),
+    )
+    BOOKIES_TOO_FEW = (
+        "bookies-too-few",
+        "No ledger can be created: fewer bookies are writable than managedLedgerDefaultEnsembleSize.",
+        (
+            "Start the named bookies, free space on read-only ones, or add bookies. Publishing resumes by itself. "
+            "Do not lower the ensemble size before you know why bookies are missing."
+        ),
+    )
+    BOOKIES_NOT_USABLE = (
+        "bookies-not-usable",
+        "Some bookies cannot be used; enough others are writable, so nothing waits.",
+        (
+            "Start the named bookies, or free space on read-only ones, before more of them fail. BookKeeper's AutoRecovery "
+            "replicates the ledgers of lost bookies."
+        ),
+    )
+    ACK_QUORUM_UNREACHABLE = (
+        "ack-quorum-unreachable",
+        "Entries wait because fewer bookies of their ledger answer than its ack quorum.",
+        (
+            "Start the named bookies, or repair the network between them and the broker. Publishing resumes by itself, with other "
+            "bookies if there are enough; messages that wait longer than the clients' send time-out are reported as failed."
+        ),
+    )
     STORAGE_FAILED = (
         "storage-failed",
         "A write of the topic's messages failed. The broker refuses messages for the topic until it has created a new ledger.",
@@ -231,6 +263,14 @@ class Code(Enum):
         "no-consumers",
         "Messages wait and no consumer is connected.",
         "Start a consumer for this subscription. Delete the subscription if it is unused: it keeps messages on the disk.",
+    )
+    CURSOR_WRITES_WAIT = (
+        "cursor-writes-wait",
+        "Acknowledgements are not stored, because the bookies of the cursor's ledger do not answer; their receipts wait.",
+        (
+            "Start the named bookies, or repair the network between them and the broker. After a restart of the broker, messages "
+            "whose acknowledgement was not stored are delivered again."
+        ),
     )
     READ_FAILED = (
         "read-failed",

@@ -75,6 +75,7 @@ class FakeLedger:
     created_ms: int = 0
     properties: dict[str, str] = field(default_factory=dict)
     pending_entries: int = 0
+    copy_count: int = 1
 
     @property
     def size_bytes(self) -> int:

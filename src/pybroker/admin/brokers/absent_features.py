@@ -1,4 +1,4 @@
-"""Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages.
+"""Features of Pulsar that this broker does not have: functions, IO connectors, packages.
 
 Tools check for them before use. The responses are those of a Pulsar broker without these features.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
 
-BOOKIES = "/admin/v2/bookies"
-RACKS = BOOKIES + "/racks-info"
 METHODS = ("GET", "POST", "PUT", "DELETE")
 WITHOUT_WORKER = (
     "/admin/v2/functions",
@@ -27,38 +25,12 @@ PACKAGES = "/admin/v3/packages"
 
 
 def routes() -> list[Route]:
-    found = [
-        route("GET", BOOKIES + "/all", list_bookies),
-        route("GET", RACKS, list_racks),
-        route("GET", RACKS + "/{bookie}", refuse_bookie),
-        route("POST", RACKS + "/{bookie}", refuse_bookie),
-        route("DELETE", RACKS + "/{bookie}", refuse_bookie),
-    ]
+    found: list[Route] = []
     for method in METHODS:
         for base in WITHOUT_WORKER:
             found += [route(method, base, refuse_functions), route(method, base + "/{rest:path}", refuse_functions)]
         found += [route(method, PACKAGES + "/{rest:path}", refuse_packages)]
     return found
-
-
-async def list_bookies(call: Call) -> Response:
-    """Return an empty list: the broker stores messages itself."""
-    call.require_superuser()
-    return json_response({"bookies": []})
-
-
-async def list_racks(call: Call) -> Response:
-    """Return an empty list: there are no bookies."""
-    call.require_superuser()
-    return json_response({})
-
-
-async def refuse_bookie(call: Call) -> Response:
-    """Answer 404: there are no bookies."""
-    call.require_superuser()
-    raise AdminError(
-        404, f"Bookie {call.name('bookie')} does not exist: this broker stores messages in its own data directory"
-    )
 
 
 async def refuse_functions(_call: Call) -> Response:

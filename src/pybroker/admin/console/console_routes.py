@@ -18,7 +18,9 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.console.console_pages import ConsolePages
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
+from pybroker.broker.explain import bookies
 from pybroker.errors import AdminError, InvalidTopicName
+from pybroker.model.findings import Finding
 from pybroker.model.names import TopicName
 from pybroker.version import __version__
 
@@ -104,7 +106,7 @@ class ConsoleRoutes:
         """List stuck topics of this broker, each with its most important finding, in pages.
 
         Blocked topics come first, then the largest backlogs. `explain` of a topic shows all its findings. The list
-        contains topics that the caller may list and consume from.
+        contains topics that the caller may list and consume from. A superuser also gets findings about the whole broker.
         """
         words, (offset, limit) = _words(call), _page(call)
         table = await self.table.current()
@@ -117,12 +119,18 @@ class ConsoleRoutes:
         )
         return json_with_nulls(
             {
+                "broker": [each.as_json() for each in self._of_broker(call)],
                 "topics": [_shown_stuck(each) for each in found[offset : offset + limit]],
                 "matching": len(found),
                 "isCut": table.is_cut,
                 "time": table.wall_ms,
             }
         )
+
+    def _of_broker(self, call: Call) -> list[Finding]:
+        if not may(call.require_superuser):
+            return []
+        return bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)
 
     async def get_rights(self, call: Call) -> Response:
         """Return the role and permissions of the caller: in general, and for the query's `topic` and `subscription`."""

@@ -64,6 +64,12 @@ def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:
     has_conflict = isinstance(loaded := call.broker.loaded.get(name), Topic) and loaded.ledger.document.is_fenced
     session = call.broker.metadata_store.session_report
     found = Whereabouts(
-        topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure, session
+        topics.ending_of(name),
+        topics.load_of(name),
+        topics.is_settled(name),
+        has_conflict,
+        failure,
+        session,
+        call.broker.ledgers.store.bookies(),
     )
     return ordered(explain_unloaded(name, found, call.runtime.clock))

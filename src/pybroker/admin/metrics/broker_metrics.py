@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from pybroker.admin.metrics import figures
+from pybroker.admin.metrics.bookkeeper_metrics import bookkeeper_lines
 from pybroker.admin.metrics.exposition_text import Number, Samples, number_text, type_line
 from pybroker.admin.metrics.resource_group_metrics import resource_group_lines
 from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
@@ -206,6 +207,7 @@ class BrokerLines:
         yield from samples.counter("pybroker_refused_topic_requests", waiting.topics.refused_total)
         yield from samples.counter("pybroker_bugs", stats.bugs)
         yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
+        yield from bookkeeper_lines(samples, broker.ledgers.store)
         for name, value in broker.ledgers.store.figures().items():
             if name == "damaged_entries":
                 yield from samples.counter("pybroker_storage_damaged_entries", int(value))

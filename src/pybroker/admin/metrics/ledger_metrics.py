@@ -1,7 +1,7 @@
 """The `pulsar_ml_...` metrics: operations of managed ledgers in the last window, summed per namespace.
 
-Entries are stored once, so figures with replicas equal those without. The buckets of the ledger switch latency are
-empty, because appends do not wait for a new ledger.
+Figures with replicas are those without, times the copies of an entry (managedLedgerDefaultWriteQuorum on BookKeeper). The
+buckets of the ledger switch latency are empty, because appends do not wait for a new ledger.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LedgerSums:
     def add(self, ledger: ManagedLedger, rates: TopicRates, backlog_entries: float) -> None:
         own = (
             rates.bytes_in.per_second,
-            rates.bytes_in.per_second,
+            rates.bytes_in.per_second * ledger.copy_count,
             rates.entries_in.per_second,
             rates.entries_in.count,
             rates.publish_errors.count,
@@ -77,7 +77,7 @@ class LedgerSums:
             rates.store_entries_read.per_second,
             rates.mark_deletes.per_second,
             backlog_entries,
-            ledger.size_bytes,
+            ledger.size_bytes * ledger.copy_count,
         )
         self.values = [a + b for a, b in zip(self.values, own, strict=True)]
         if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:

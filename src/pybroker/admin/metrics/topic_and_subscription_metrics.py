@@ -198,7 +198,7 @@ def summed_values(
         pulsar_in_bytes_total=snapshot.counters.bytes_in,
         pulsar_in_messages_total=snapshot.counters.messages_in,
         pulsar_msg_backlog=sum([each.pulsar_subscription_back_log for each in delivered]),
-        pulsar_storage_size=snapshot.stored_bytes,
+        pulsar_storage_size=snapshot.stored_bytes * (1 if snapshot.ledger is None else snapshot.ledger.copy_count),
         pulsar_storage_logical_size=snapshot.stored_bytes,
         pulsar_storage_backlog_size=backlog_bytes,
         pulsar_storage_offloaded_size=0,

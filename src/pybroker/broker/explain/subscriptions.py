@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pybroker.broker.explain import actions, consumers, keys, subscription_state
+from pybroker.broker.explain import actions, bookies, consumers, keys, subscription_state
 from pybroker.broker.explain.consumers import consumer_of, described, reference
 from pybroker.broker.explain.steps import LISTED, Steps, counted, for_long, names
 from pybroker.broker.explain.subscription_state import STOP_ALL, Waiting, no_consumers, waiting_of, what_stops_all
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
     """Return the findings, the first one to solve first; empty without a problem."""
     waiting = waiting_of(subscription)
-    found = subscription_state.transaction_open(topic)
+    found = subscription_state.transaction_open(topic) + bookies.of_cursor(topic, subscription)
     if waiting:
         found += yield from _of_waiting(subscription, waiting)
     elif subscription.consumers:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import to_builtins
 
-from pybroker.broker.explain import actions
+from pybroker.broker.explain import actions, bookies
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps, counted, for_long, names, wall_ms
 from pybroker.broker.topic.backlog_rules import is_quota_above_retention
+from pybroker.ledgers.bookie_report import BookiesReport
 from pybroker.metadata.session_report import SessionReport, SessionState
 from pybroker.model.findings import Action, Code, Finding
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, PublishRate
@@ -182,9 +183,14 @@ REFUSED_LATELY_MS = 120_000
 """A client that was refused longer ago, and has not come again, has given up: official ones come at least once a minute."""
 
 
+SLOW_LOAD_MS = 2_000
+"""A load that takes longer may wait for bookies."""
+
+
 class Whereabouts(NamedTuple):
     """The state of a topic that is not loaded. `has_conflict`: another process has changed its stored data.
-    `failure`: the error of its last load. `metadata`: the session with a shared metadata store.
+    `failure`: the error of its last load. `metadata`: the session with a shared metadata store. `bookies`: of a ledger
+    store on BookKeeper.
     """
 
     ending: Ending | None = None
@@ -193,6 +199,7 @@ class Whereabouts(NamedTuple):
     has_conflict: bool = False
     failure: str = ""
     metadata: SessionReport | None = None
+    bookies: BookiesReport | None = None
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
@@ -228,6 +235,8 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
         )
     if load is not None:
         findings.append(_loading(name, load, clock))
+    if found.failure or (load is not None and clock.wall_ms() - load.since_ms >= SLOW_LOAD_MS):
+        findings += bookies.of_unloaded_topic(name, found.bookies, found.failure, clock)
     if found.failure:
         findings.append(
             Finding(
@@ -330,7 +339,11 @@ def _stored(topic: Topic) -> list[Finding]:
     refusal = topic.broker_context.ledgers.store.refusal()
     if refusal is not None:
         findings.append(Finding(Code.DISK_FULL, f"Publishing is refused: {refusal}.", evidence={"reason": refusal}))
-    if ledger.is_write_failed:
+    waits_for_bookies = bookies.of_stored_topic(topic)
+    findings += waits_for_bookies
+    if waits_for_bookies:
+        pass  # They say why the ledger cannot be written.
+    elif ledger.is_write_failed:
         findings.append(
             Finding(
                 Code.STORAGE_FAILED,

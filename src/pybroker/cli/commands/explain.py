@@ -105,7 +105,11 @@ class Explained(NamedTuple):
 
     @property
     def is_stuck(self) -> bool:
-        return any(each["matching"] if self.is_list_of_topics else each.get("waiting") for each in self.documents)
+        if self.is_list_of_topics:
+            return any(
+                each["matching"] or any(found["waits"] for found in each.get("broker", ())) for each in self.documents
+            )
+        return any(each.get("waiting") for each in self.documents)
 
     def lines(self, text: ExplainText) -> list[Line]:
         lines: list[Line] = []

@@ -48,12 +48,16 @@ class Verification:
         else:
             async for page in self._tool.client.ledger_pages():
                 for each in page:
-                    await self._verify_one_of_all(each)
-        bad = sum(self._bad_counts.values()) + self._unreadable_count
-        self._tool.write(self._summary())
-        return EXIT_FOUND if bad else EXIT_OK
+                    await self.verify_one(each)
+        return self.finish({})
 
-    async def _verify_one_of_all(self, ledger_id: int) -> None:
+    def finish(self, more: Item) -> int:
+        """Write the summary, and return the exit code."""
+        self._tool.write(self._summary() | more)
+        return EXIT_FOUND if sum(self._bad_counts.values()) + self._unreadable_count else EXIT_OK
+
+    async def verify_one(self, ledger_id: int) -> None:
+        """Verify one of several ledgers; one that cannot be opened is counted."""
         try:
             reader = await open_without_recovery(self._tool, ledger_id)
         except NoSuchLedger:

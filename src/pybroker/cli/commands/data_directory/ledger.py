@@ -14,6 +14,7 @@ from pybroker.cli.parsing import described
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
+    from pybroker.model.names import NamespaceName, TopicName
     from pybroker.tools.ledgers_on_bookkeeper.connecting import LedgerTool
 
 EXAMPLES = """
@@ -28,8 +29,15 @@ pybroker ledger list --metadata-store zk:zk1:2181,zk2:2181/pulsar --property pul
 pybroker ledger dump --metadata-store zk:zk1:2181 --ledger 12 --first 100 --last 199
 pybroker ledger verify --config broker.conf --ledger 12
 pybroker ledger orphans --metadata-store zk:zk1:2181 --cluster c1
+pybroker ledger list --metadata-store zk:zk1:2181 --topic persistent://public/default/t
+pybroker ledger verify --metadata-store zk:zk1:2181 --topic persistent://public/default/t
+
+Topics from a data directory to BookKeeper and back, while no broker runs:
+pybroker ledger copy --data data --config broker.conf --to bookkeeper --namespace public/default --dry-run
+pybroker ledger copy --data data --metadata-store zk:zk1:2181 --cluster c1 --to local --topic persistent://public/default/t
 """
-_KEY_OF_OPTION = {"metadata_store": "metadataStoreUrl", "cluster": "clusterName"}
+_KEY_OF_OPTION = {"metadata_store": "metadataStoreUrl", "cluster": "clusterName", "data": "dataDirectory"}
+_TARGETS = ("bookkeeper", "local")
 _STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
 _TIMEOUT_S = 10.0
 _ORPHAN_AGE_HOURS = 24.0
@@ -41,14 +49,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     verify = commands.add_parser("verify", help="read all data and report each damage; exit code 1 if there is any")
     verify.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="the data directory")
-    verify.add_argument(
+    which = verify.add_mutually_exclusive_group()
+    which.add_argument(
         "--ledger", type=_number, metavar="N", help="on BookKeeper: verify only this ledger (default: all ledgers)"
     )
+    _add_topic_option(which, "on BookKeeper: verify the ledgers, counts and cursors of this topic")
     _add_store_options(verify)
     verify.set_defaults(run=_verify)
     dump = commands.add_parser("dump", help="show ledgers, entries, cursors and the journal")
     dump.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="the data directory")
-    dump.add_argument("--ledger", type=_number, metavar="N", help="show only this ledger; required on BookKeeper")
+    which = dump.add_mutually_exclusive_group()
+    which.add_argument(
+        "--ledger", type=_number, metavar="N", help="show only this ledger; on BookKeeper, this or --topic is required"
+    )
+    _add_topic_option(which, "on BookKeeper: show the entries and cursors of this topic")
     dump.add_argument("--payloads", action="store_true", help="show the bytes of entries, too, in hexadecimal")
     dump.add_argument(
         "--first", type=_number, default=0, metavar="ENTRY", help="on BookKeeper: the first entry (default: 0)"
@@ -59,6 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(dump)
     dump.set_defaults(run=_dump)
     listing = commands.add_parser("list", help="list the ledgers on BookKeeper")
+    _add_topic_option(listing, "only the ledgers that this topic names, with their use, and its cursors")
     listing.add_argument("--state", choices=_STATES, help="only ledgers in this state")
     listing.add_argument(
         "--property",
@@ -83,6 +98,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_store_options(orphans)
     orphans.set_defaults(run=_orphans)
+    copy = commands.add_parser(
+        "copy", help="copy topics from a data directory to BookKeeper or back, while no broker runs; can be repeated"
+    )
+    copy.add_argument("--to", required=True, choices=_TARGETS, dest="target", help="where the copy is stored")
+    copy.add_argument("--data", metavar="DIR", help="the data directory (dataDirectory)")
+    copy.add_argument("--metadata-store", metavar="URL", help="such as zk:host:2181/path (metadataStoreUrl)")
+    copy.add_argument("--cluster", metavar="NAME", help="name of the cluster (clusterName)")
+    copy.add_argument("--config", type=Path, metavar="FILE", help="configuration file of the broker (default: none)")
+    add_set_option(copy)
+    which = copy.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--topic", type=_topic, metavar="TOPIC", help="one topic, or one partition of a partitioned topic"
+    )
+    which.add_argument("--namespace", type=_namespace, metavar="TENANT/NAMESPACE", help="all its persistent topics")
+    copy.add_argument("--dry-run", action="store_true", help="copy nothing, show what would be copied")
+    add_json_option(copy, "write one JSON object per line")
+    copy.set_defaults(run=_copy)
     repair = commands.add_parser(
         "repair", help="show how a data directory can be repaired on which a broker does not start, or repair it"
     )
@@ -96,6 +128,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --apply: continue without stored data that is missing (journal or ledgers lost, truncated or older)",
     )
     repair.set_defaults(run=_repair)
+
+
+def _add_topic_option(parser: argparse._ActionsContainer, meaning: str) -> None:
+    parser.add_argument(
+        "--topic", type=_topic, metavar="TOPIC", help=f"{meaning}; for a partitioned topic, one of its partitions"
+    )
 
 
 def _add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +191,40 @@ def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
     return has_store
 
 
+def _topic(text: str) -> TopicName:
+    from pybroker.errors import InvalidTopicName  # noqa: PLC0415
+    from pybroker.model.names import TopicName  # noqa: PLC0415
+
+    try:
+        topic = TopicName.parse(text)
+    except InvalidTopicName as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not topic.is_persistent:
+        raise argparse.ArgumentTypeError("a persistent topic is needed: others have no ledgers")
+    return topic
+
+
+def _namespace(text: str) -> NamespaceName:
+    from pybroker.errors import InvalidTopicName  # noqa: PLC0415
+    from pybroker.model.names import NamespaceName  # noqa: PLC0415
+
+    try:
+        return NamespaceName.parse(text)
+    except InvalidTopicName as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _copy(options: argparse.Namespace) -> int:
+    return run_with_configuration(_run_copy, options)
+
+
+def _run_copy(options: argparse.Namespace) -> int:
+    from pybroker.tools.copying_topics.copy_command import CopyRequest, main  # noqa: PLC0415
+
+    request = CopyRequest(options.target, options.topic, options.namespace, options.dry_run, options.json)
+    return main(_configuration(options), request)
+
+
 def _verify(options: argparse.Namespace) -> int:
     return run_with_configuration(_run_verify, options)
 
@@ -162,9 +234,12 @@ def _run_verify(options: argparse.Namespace) -> int:
         from pybroker.tools.verify import main as verify  # noqa: PLC0415
 
         return verify(options.directory)
+    from pybroker.tools.ledgers_on_bookkeeper.topic_ledgers import verify_topic  # noqa: PLC0415
     from pybroker.tools.ledgers_on_bookkeeper.verifying import Verification  # noqa: PLC0415
 
     async def command(tool: LedgerTool) -> int:
+        if options.topic is not None:
+            return await verify_topic(tool, options.topic)
         return await Verification(tool).run(options.ledger)
 
     return _run_on_bookkeeper(options, command)
@@ -181,11 +256,16 @@ def _run_dump(options: argparse.Namespace) -> int:
         return dump(options.directory, options.ledger, with_payloads=options.payloads, is_json=options.json)
     from pybroker.config import ConfigError  # noqa: PLC0415
     from pybroker.tools.ledgers_on_bookkeeper.dumping import dump_ledger  # noqa: PLC0415
+    from pybroker.tools.ledgers_on_bookkeeper.topic_ledgers import dump_topic  # noqa: PLC0415
 
-    if options.ledger is None:
-        raise ConfigError("dump needs --ledger N for ledgers on BookKeeper; `pybroker ledger list` shows them")
+    if options.ledger is None and options.topic is None:
+        raise ConfigError(
+            "dump needs --ledger N or --topic TOPIC for ledgers on BookKeeper; `pybroker ledger list` shows ledgers"
+        )
 
     async def command(tool: LedgerTool) -> int:
+        if options.topic is not None:
+            return await dump_topic(tool, options.topic, with_payloads=options.payloads)
         return await dump_ledger(tool, options.ledger, options.first, options.last, with_payloads=options.payloads)
 
     return _run_on_bookkeeper(options, command)
@@ -197,8 +277,11 @@ def _list(options: argparse.Namespace) -> int:
 
 def _run_list(options: argparse.Namespace) -> int:
     from pybroker.tools.ledgers_on_bookkeeper.listing import list_ledgers  # noqa: PLC0415
+    from pybroker.tools.ledgers_on_bookkeeper.topic_ledgers import list_topic  # noqa: PLC0415
 
     async def command(tool: LedgerTool) -> int:
+        if options.topic is not None:
+            return await list_topic(tool, options.topic)
         return await list_ledgers(tool, options.state, dict(options.property))
 
     return _run_on_bookkeeper(options, command)

@@ -1,0 +1,82 @@
+"""`/admin/v2/bookies`: the bookies of the cluster and their racks, as a Java broker lists them.
+
+Without ledgers on BookKeeper, the lists are empty. Racks are shown as the cluster's other tools have stored them; this broker
+chooses bookies at random and does not change racks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError, StoreError
+
+BOOKIES = "/admin/v2/bookies"
+RACKS = BOOKIES + "/racks-info"
+COOKIES_PATH = "/ledgers/cookies"
+"""Each bookie that was ever started has a node here, also while it is stopped."""
+RACKS_PATH = "/bookies"
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BOOKIES + "/all", list_bookies),
+        route("GET", RACKS, list_racks),
+        route("GET", RACKS + "/{bookie}", get_rack),
+        route("POST", RACKS + "/{bookie}", refuse_rack),
+        route("DELETE", RACKS + "/{bookie}", refuse_rack),
+    ]
+
+
+async def list_bookies(call: Call) -> Response:
+    """List the bookies of the cluster, also those that do not run."""
+    call.require_superuser()
+    if call.broker.ledgers.store.bookies() is None:
+        return json_response({"bookies": []})
+    names = await call.broker.metadata_store.children(COOKIES_PATH)
+    return json_response({"bookies": [{"bookieId": name} for name in names]})
+
+
+async def list_racks(call: Call) -> Response:
+    """Return the racks of bookies by group."""
+    call.require_superuser()
+    return json_response(await _racks(call))
+
+
+async def get_rack(call: Call) -> Response:
+    """Return the rack of one bookie."""
+    call.require_superuser()
+    for group in (await _racks(call)).values():
+        found = group.get(call.name("bookie")) if isinstance(group, dict) else None
+        if found is not None:
+            return json_response(found)
+    raise AdminError(404, f"Bookie rack placement configuration not found: {call.name('bookie')}")
+
+
+async def refuse_rack(call: Call) -> Response:
+    """Answer 404 without bookies; otherwise 405: this broker does not place entries by racks."""
+    call.require_superuser()
+    if call.broker.ledgers.store.bookies() is None:
+        raise AdminError(
+            404, f"Bookie {call.name('bookie')} does not exist: this broker stores messages in its own data directory"
+        )
+    raise AdminError(
+        405, f"The rack of bookie {call.name('bookie')} cannot be changed: this broker does not place entries by racks"
+    )
+
+
+async def _racks(call: Call) -> dict[str, Any]:
+    if call.broker.ledgers.store.bookies() is None:
+        return {}
+    found = await call.broker.metadata_store.get(RACKS_PATH)
+    if found is None or not found.value:
+        return {}
+    try:
+        return msgspec.json.decode(found.value, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the racks of bookies at {RACKS_PATH} cannot be read: {error}") from error

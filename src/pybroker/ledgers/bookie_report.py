@@ -1,0 +1,90 @@
+"""The bookies of a ledger store on BookKeeper as explanations, metrics and health show them. Values only."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from pybroker.model.counters import LATENCY_BOUNDS_MS, Buckets
+
+SLOW_APPEND_MS = 1000
+"""An append that is not confirmed after this time waits for bookies."""
+
+
+class BookieCondition(Enum):
+    """Whether new entries can be stored on a bookie."""
+
+    USABLE = "usable"
+    QUARANTINED = "quarantined"
+    """It failed often. It is only chosen for new ensembles if there are not enough others."""
+    READ_ONLY = "read-only"
+    UNREACHABLE = "unreachable"
+    """It is registered, but it has not answered since its connection failed."""
+    UNREGISTERED = "unregistered"
+    """Its session with ZooKeeper has ended: it stopped, or is cut off."""
+
+
+class BookieReport(NamedTuple):
+    """One bookie. `since_ms` is when its condition began; None if it was so when the broker started."""
+
+    bookie_id: str
+    condition: BookieCondition
+    since_ms: int | None
+    failure: str = ""
+    """The reason of the last failure."""
+    failure_count: int = 0
+    """Lost connections, time-outs and refusals since the broker started."""
+
+
+class BookiesReport(NamedTuple):
+    """All known bookies. `needed`: bookies that a new ledger needs."""
+
+    bookies: tuple[BookieReport, ...]
+    needed: int
+
+    @property
+    def unusable(self) -> list[BookieReport]:
+        return [each for each in self.bookies if each.condition is not BookieCondition.USABLE]
+
+    @property
+    def writable_count(self) -> int:
+        """Return the number of bookies of which new ensembles can be made."""
+        writable = (BookieCondition.USABLE, BookieCondition.QUARANTINED)
+        return sum(each.condition in writable for each in self.bookies)
+
+    @property
+    def refusal(self) -> str | None:
+        """Return why no ledger can be created; None if there are enough bookies."""
+        if self.writable_count >= self.needed:
+            return None
+        return (
+            f"a new ledger needs {self.needed} bookies (managedLedgerDefaultEnsembleSize), and {self.writable_count} of"
+            f" {len(self.bookies)} are writable"
+        )
+
+
+class AppendWait(NamedTuple):
+    """Entries of one open ledger that are not confirmed. `since_ms`: when the oldest was sent, by the monotonic clock."""
+
+    ledger_id: int
+    entry_count: int
+    since_ms: float
+    ensemble: tuple[str, ...]
+    ack_quorum: int
+
+
+class OperationTimes:
+    """Durations of one operation in milliseconds, since the broker started."""
+
+    def __init__(self) -> None:
+        self.succeeded = Buckets(LATENCY_BOUNDS_MS)
+        self.failed = Buckets(LATENCY_BOUNDS_MS)
+
+
+class ClientStatistics(NamedTuple):
+    """Counters of the client of the bookies. `operations` has Pulsar's names: ADD_ENTRY and so on."""
+
+    operations: dict[str, OperationTimes]
+    pending_adds: int
+    ensemble_changes: int
+    quarantines: int

@@ -1,0 +1,100 @@
+"""The progress of a copy of one topic: a file below `copies/` of the data directory, replaced atomically after each step.
+
+A ledger is listed as soon as the target has assigned its id, before its first entry. An interrupted copy of a ledger begins again
+in a new ledger, and the old one is deleted; complete ledgers are not copied again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from pybroker.errors import StoreError
+
+COPIES_DIRECTORY = "copies"
+FORMAT_VERSION = 1
+
+
+class CopiedLedger(msgspec.Struct):
+    """`digest`: of the entries and their lengths, in hexadecimal digits; empty while the copy is not complete."""
+
+    source: int
+    target: int
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    digest: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.digest)
+
+
+class CopyProgress(msgspec.Struct):
+    """The state of the copy. `is_named`: the target's managed ledger may name the ledgers."""
+
+    version: int
+    target: str
+    ledgers: list[CopiedLedger] = []
+    compacted: CopiedLedger | None = None
+    reserved: dict[int, int] = {}
+    """Target ids of trimmed ledgers that compacted entries name."""
+    is_named: bool = False
+    is_complete: bool = False
+
+    def of(self, source_id: int) -> CopiedLedger | None:
+        return next((each for each in self.ledgers if each.source == source_id), None)
+
+
+def progress_path(directory: Path, managed_ledger: str, target_kind: str) -> Path:
+    return directory / COPIES_DIRECTORY / f"{quote(managed_ledger, safe='')}.to-{target_kind}.json"
+
+
+def incomplete_copies(directory: Path, target_kind: str) -> list[Path]:
+    """Return the progress files of copies to this kind of target that are not complete. Raises StoreError."""
+    paths = sorted((directory / COPIES_DIRECTORY).glob(f"*.to-{target_kind}.json"))
+    return [path for path in paths if not _decoded(path, path.read_bytes()).is_complete]
+
+
+def _decoded(path: Path, value: bytes) -> CopyProgress:
+    try:
+        return msgspec.json.decode(value, type=CopyProgress)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the progress of an earlier copy in {path} cannot be read: {error}") from error
+
+
+class ProgressFile:
+    """Owned by one copy."""
+
+    def __init__(self, path: Path, target: str) -> None:
+        """Raises StoreError for a file of another version or target."""
+        self._path = path
+        self.progress = CopyProgress(FORMAT_VERSION, target)
+        try:
+            found = _decoded(path, path.read_bytes())
+        except FileNotFoundError:
+            return
+        if found.version > FORMAT_VERSION or found.target != target:
+            raise StoreError(
+                f"{path} is the progress of a copy to {found.target}: continue that copy, or remove the file and the"
+                " ledgers that it names"
+            )
+        self.progress = found
+
+    def save(self) -> None:
+        """Durable on return. Raises OSError."""
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = self._path.with_suffix(".new")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(self.progress))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

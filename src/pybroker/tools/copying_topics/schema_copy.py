@@ -1,0 +1,35 @@
+"""The copy of a topic's schema versions. Messages name versions by number, so numbers stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pybroker.errors import StoreError
+from pybroker.model.names import TopicName
+from pybroker.schema.schema_storage import SchemaRecord, SchemaStorage
+
+_DELETED = SchemaRecord(None, 0)
+
+
+async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, topic: TopicName) -> int:
+    """Copy the versions of the first source that has any, and return their number. Versions in the target are kept.
+
+    Raises StoreError if the target has other versions.
+    """
+    for source in sources:
+        found = await source.read(source.topic_path(topic))
+        if not found.next_version:
+            continue
+        path, records = target.topic_path(topic), dict(found.records)
+        present = await target.read(path)
+        for version, record in present.records:
+            if version in records and records[version].schema != record.schema:
+                raise StoreError(
+                    f"version {version} of the schema of {topic} in the target is another one: delete it there"
+                )
+        for version in range(present.next_version, found.next_version):
+            # Earlier versions than the first record are deleted.
+            if not await target.append(path, version, records.get(version, _DELETED)):
+                raise StoreError(f"the schemas of {topic} in the target were changed during the copy")
+        return len(records)
+    return 0
