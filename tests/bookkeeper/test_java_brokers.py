@@ -27,6 +27,7 @@ SETTINGS = {
     "managedLedgerDefaultEnsembleSize": "2",
     "managedLedgerDefaultWriteQuorum": "2",
     "managedLedgerDefaultAckQuorum": "2",
+    "metadataStoreSessionTimeoutMillis": "5000",  # the registration of a killed broker ends with its session
 }
 TIMEOUT_MS = 30_000
 QUIET_MS = 2_000
