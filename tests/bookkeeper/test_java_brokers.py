@@ -29,6 +29,7 @@ SETTINGS = {
     "managedLedgerDefaultEnsembleSize": "2",
     "managedLedgerDefaultWriteQuorum": "2",
     "managedLedgerDefaultAckQuorum": "2",
+    "metadataStoreSessionTimeoutMillis": "5000",  # the registration of a killed broker ends with its session
 }
 TIMEOUT_MS = 30_000
 _NONE: Mapping[str, str] = MappingProxyType({})
