@@ -41,8 +41,10 @@ COMPRESSED = {
     "managedLedgerInfoCompressionThresholdInBytes": "0",
     "managedCursorInfoCompressionType": "ZSTD",
     "managedCursorInfoCompressionThresholdInBytes": "0",
+    "managedLedgerDefaultMarkDeleteRateLimit": "0",
 }
-"""A Java broker with these settings compresses the documents; pybroker writes plain ones."""
+"""A Java broker with these settings compresses the documents; pybroker writes plain ones. Without the limit of its writes of
+cursors, it trims all acknowledged ledgers at once."""
 UNUSUAL = ["a b", "50%", "a%2Fb", "a+b", "~x*", "ü–日本", "it's(1)!", "q?#&=;"]
 LEDGERS = 50
 ENTRIES_PER_LEDGER = 10
