@@ -17,7 +17,7 @@ from pybroker.bookkeeper.ledger_metadata import Segment, decode_metadata
 from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.bookkeeper.protocol.frames import add_request
 from pybroker.cli.program import main
-from pybroker.ledgers.ledger_properties import managed_ledger_properties
+from pybroker.ledgers.ledger_properties import ClusterMark, managed_ledger_properties
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
@@ -64,7 +64,7 @@ def entry_of_pulsar(sequence_id: int, key: str) -> bytes:
 async def test_open_ledger_is_listed_and_dumped_without_fencing(cluster: BookKeeperCluster, command: Command) -> None:
     options = BookKeeperOptions(quorums=Quorums(3, 2, 2), password=b"secret")
     async with connected(cluster, options) as client:
-        writer = await client.create_ledger(managed_ledger_properties("c1", TOPIC))
+        writer = await client.create_ledger(managed_ledger_properties(ClusterMark("c1", 1), TOPIC))
         for number in range(5):
             await writer.add(entry_of_pulsar(number, f"k{number}"))
         await writer.add(b"no entry of Pulsar")
@@ -128,8 +128,8 @@ async def test_errors_tell_what_to_do(cluster: BookKeeperCluster, command: Comma
 
 async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, command: Command) -> None:
     async with connected(cluster, BookKeeperOptions(quorums=Quorums(1, 1, 1))) as client:
-        writers = [await client.create_ledger(managed_ledger_properties("orphans", TOPIC)) for _ in range(3)]
-        await client.create_ledger(managed_ledger_properties("another", TOPIC))
+        writers = [await client.create_ledger(managed_ledger_properties(ClusterMark("orphans", 1), TOPIC)) for _ in range(3)]
+        await client.create_ledger(managed_ledger_properties(ClusterMark("another", 1), TOPIC))
         await client.create_ledger({"application": b"pulsar"})
         named, cursor, orphan = (each.ledger_id for each in writers)
         zookeeper = ZooKeeperClient(

@@ -20,7 +20,9 @@ from contextlib import suppress
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
 from pybroker.bookkeeper.errors import LedgerClosed
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
+from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
@@ -49,8 +51,11 @@ class BookKeeperLedgerStore(LedgerStore):
         *,
         max_entry_bytes: int,
         max_in_flight_bytes: int | None = None,
+        naming: NamingLimit,
     ) -> None:
         """`message_count_of` returns the messages in an entry; it never raises. `max_entry_bytes`: larger ones are refused."""
+        self._naming = naming
+        self.orphans: OrphanedLedgers | None = None
         self.client = client
         self._memory = memory
         self._message_count_of = message_count_of
@@ -66,11 +71,12 @@ class BookKeeperLedgerStore(LedgerStore):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
-        opened = OpenLedger(self._ended)
+        opened = OpenLedger(self._ended, self._naming.now())
         # As in Pulsar, whose readers of compacted ledgers accept any digest.
         digest_type = DigestType.CRC32 if purpose is LedgerPurpose.COMPACTED else None
         try:
-            writer = await self.client.create_ledger(custom_metadata(purpose, owner), opened, digest_type=digest_type)
+            custom = custom_metadata(purpose, owner, self._naming.mark)
+            writer = await self.client.create_ledger(custom, opened, digest_type=digest_type)
         except BookKeeperError as error:
             raise store_error(error) from error
         opened.writer = writer
@@ -78,6 +84,10 @@ class BookKeeperLedgerStore(LedgerStore):
         self._open[writer.ledger_id] = opened
         self._counts["ledgers_created"] += 1
         return writer.ledger_id
+
+    def may_be_named(self, ledger_id: int) -> bool:
+        opened = self._open.get(ledger_id)
+        return opened is not None and self._naming.allows(opened.created)
 
     def append(self, run: AppendRun) -> None:
         opened = self._open.get(run.ledger_id)
@@ -219,7 +229,7 @@ class BookKeeperLedgerStore(LedgerStore):
         counts["bookkeeper_in_flight_bytes"] = self._in_flight_bytes
         counts["bookkeeper_in_flight_entries"] = self._in_flight_entries
         counts["bookkeeper_waiting_runs"] = len(self._queue)
-        return counts
+        return counts if self.orphans is None else {**counts, **self.orphans.figures()}
 
     async def close(self) -> None:
         """Close the connections. Ledgers that are open stay open, as after a crash: the next owner recovers them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, BookKeeperOptions, DigestType, Quorums
@@ -10,11 +11,14 @@ from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorSt
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
+from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.bookkeeper_store.store_errors import store_error
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_properties import ClusterMark
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
 from pybroker.runtime.runtime import Runtime
@@ -70,13 +74,21 @@ class BookKeeperStores:
         largest = max_entry_bytes(options)
         self._zookeeper = zookeeper
         self._bookies = bookies
-        self.ledgers = BookKeeperLedgerStore(client, runtime.memory, entry_message_count, max_entry_bytes=largest)
+        config = runtime.config
+        mark = ClusterMark.of_age(config.cluster_name, config.orphaned_ledger_min_age_in_seconds * 1000)
+        naming = NamingLimit(runtime.clock, mark)
+        self._metadata = metadata
+        self._runtime = runtime
+        self.ledgers = BookKeeperLedgerStore(
+            client, runtime.memory, entry_message_count, max_entry_bytes=largest, naming=naming
+        )
         self.cursors = BookKeeperCursorStore(
             client,
             metadata,
             nodes,
             max_entry_bytes=largest,
-            max_entries=runtime.config.managed_ledger_cursor_max_entries_per_ledger,
+            max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
+            naming=naming,
         )
         self.records = PulsarRecords(metadata, nodes, runtime.clock)
         self.schemas = PulsarSchemaStorage(client, metadata)
@@ -112,6 +124,11 @@ class BookKeeperStores:
             clock=runtime.clock,
         )
         return cls(zookeeper, bookies, client, metadata, runtime)
+
+    def orphaned_ledgers(self, is_leader: Callable[[], Awaitable[bool]]) -> OrphanedLedgers:
+        """Return the periodic deletion, which the caller runs. The ledger store shows its counts."""
+        self.ledgers.orphans = OrphanedLedgers(self.ledgers.client, self._metadata, self._runtime, is_leader)
+        return self.ledgers.orphans
 
     async def close(self) -> None:
         await self.cursors.close()

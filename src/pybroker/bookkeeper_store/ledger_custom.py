@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from urllib.parse import unquote_plus
 
-from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER
+from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER, ClusterMark
 from pybroker.ledgers.ledger_store import LedgerPurpose
 
 MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
 _PULSAR = {APPLICATION: b"pulsar"}
 
 
-def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger of the managed ledger at the path `owner`."""
+def custom_metadata(purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
+    """Return the custom metadata of a ledger of the managed ledger at the path `owner`.
+
+    A compacted ledger has no mark: its compaction may last longer than a ledger may stay without a name.
+    """
     name = owner.removeprefix(MANAGED_LEDGERS_PREFIX)
     custom = {**_PULSAR, COMPONENT: purpose.value.encode()}
     if purpose is LedgerPurpose.COMPACTED:
         tenant, namespace, domain, topic = name.split("/", 3)
         return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{unquote_plus(topic)}".encode()}
-    return {**custom, MANAGED_LEDGER: name.encode()}
+    marks = {} if mark is None else mark.properties()
+    return {**custom, MANAGED_LEDGER: name.encode(), **marks}
 
 
-def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
+def cursor_metadata(owner: str, cursor_name: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
     """Return the custom metadata of a cursor ledger."""
-    return {**custom_metadata(LedgerPurpose.ENTRIES, owner), "pulsar/cursor": cursor_name.encode()}
+    return {**custom_metadata(LedgerPurpose.ENTRIES, owner, mark), "pulsar/cursor": cursor_name.encode()}
 
 
 def record_metadata(record_id: str) -> dict[str, bytes]:

@@ -97,6 +97,8 @@ class ManagedLedgerFactory:
             managed = await self._restore(found.info, found.record)
         document = managed.document
         await document.save()
+        if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
+            raise StoreError(f"{path} cannot be opened: naming its new ledger took too long, try again")
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed
