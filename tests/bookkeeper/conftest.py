@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -24,9 +26,19 @@ def cluster() -> Iterator[BookKeeperCluster]:
         yield started
 
 
+def init_metadata(cluster_name: str, zookeeper: str) -> None:
+    """Prepare the metadata store for a cluster of brokers."""
+    url = f"metadataStoreUrl=zk:{zookeeper}"
+    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", cluster_name, "--set", url]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @asynccontextmanager
 async def connected(
-    cluster: BookKeeperCluster, options: BookKeeperOptions, open_transport: OpenTransport = open_tcp
+    cluster: BookKeeperCluster,
+    options: BookKeeperOptions,
+    open_transport: OpenTransport = open_tcp,
+    clock: Clock | None = None,
 ) -> AsyncIterator[BookKeeperClient]:
     """A client with its own session of ZooKeeper."""
     zookeeper = ZooKeeperClient(
@@ -44,7 +56,7 @@ async def connected(
         bookies,
         options,
         chance=random.SystemRandom(),
-        clock=Clock(),
+        clock=clock or Clock(),
         open_transport=open_transport,
     )
     try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
+from tests.bookkeeper.conftest import init_metadata
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.java_broker import JavaBroker
@@ -58,9 +57,7 @@ class Brokers:
 @pytest.fixture(scope="module")
 def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Brokers:
     zookeeper = cluster.zookeeper.address
-    url = f"metadataStoreUrl=zk:{zookeeper}"
-    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
-    subprocess.run(command, check=True, capture_output=True)
+    init_metadata(CLUSTER, zookeeper)
     return Brokers(tmp_path_factory.mktemp("brokers"), zookeeper)
 
 

@@ -21,6 +21,7 @@ from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime.clock import Clock
 
 
 class LayoutBroker:
@@ -33,12 +34,13 @@ class LayoutBroker:
         limits: LedgerLimits = SMALL,
         max_cursor_entries: int = 50_000,
         mark: ClusterMark | None = None,
+        client_clock: Clock | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.metadata = metadata
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
         naming = NamingLimit(self.clock, mark)
-        self.store = cluster.store(naming=naming)
+        self.store = cluster.store(client_clock, naming=naming)
         self.cursors = BookKeeperCursorStore(
             self.store.client,
             metadata,
@@ -74,6 +76,10 @@ class Layout:
         self.metadata = MemoryMetadataStore() if metadata is None else metadata
 
     def broker(
-        self, limits: LedgerLimits = SMALL, max_cursor_entries: int = 50_000, mark: ClusterMark | None = None
+        self,
+        limits: LedgerLimits = SMALL,
+        max_cursor_entries: int = 50_000,
+        mark: ClusterMark | None = None,
+        client_clock: Clock | None = None,
     ) -> LayoutBroker:
-        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries, mark)
+        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries, mark, client_clock)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
-from pybroker.bookkeeper.errors import LedgerClosed
+from pybroker.bookkeeper.errors import LedgerClosed, NoSuchLedger
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
@@ -182,6 +182,12 @@ class BookKeeperLedgerStore(LedgerStore):
         await _all_sent(opened)
         try:
             metadata = await self.client.close_ledger(opened.writer)
+        except NoSuchLedger as error:
+            if opened.writer.last_confirmed >= 0:
+                raise store_error(error) from error
+            # It was deleted as orphaned, because its name came late. It was fenced before, so no entry was stored.
+            self._open.pop(ledger_id, None)
+            return LedgerSummary(ledger_id, 0, 0, 0)
         except BookKeeperError as error:
             raise store_error(error) from error
         self._counts["ledgers_sealed"] += 1

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, BookKeeperOptions, DigestType, Quorums
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
+from pybroker.bookkeeper_store.bookie_security import bookie_transport
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
@@ -28,6 +29,8 @@ from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
 LEDGERS_ROOT = "/ledgers"
 DIGEST_TYPES = {"MAC": DigestType.HMAC} | {each.name: each for each in DigestType if each is not DigestType.HMAC}
 """Pulsar's names of digest types."""
+NEVER = 1 << 62
+"""So many errors never happen."""
 
 
 def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
@@ -50,9 +53,13 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
         add_timeout_ms=timeout_ms,
         read_timeout_ms=timeout_ms,
         append_timeout_ms=2 * timeout_ms,
-        quarantine_failures=config.bookkeeper_client_health_check_error_threshold_per_interval,
+        quarantine_failures=(
+            config.bookkeeper_client_health_check_error_threshold_per_interval
+            if config.bookkeeper_client_health_check_enabled
+            else NEVER
+        ),
         quarantine_interval_ms=config.bookkeeper_client_health_check_interval_seconds * 1000,
-        quarantine_ms=config.bookkeeper_client_quarantine_time_in_seconds * 1000,
+        quarantine_ms=config.bookkeeper_client_health_check_quarantine_time_in_seconds * 1000,
         use_batch_reads=config.bookkeeper_enable_batch_read,
         **NO_LIMIT,
     )
@@ -98,6 +105,7 @@ class BookKeeperStores:
         """Connect. Raises StoreError, and ConfigError for an invalid configuration."""
         config = runtime.config
         options = bookkeeper_options(config)
+        open_transport = bookie_transport(runtime)
         zookeeper = ZooKeeperClient(addresses, client_options(config))
         bookies = ZooKeeperBookies(zookeeper, LEDGERS_ROOT)
         try:
@@ -122,6 +130,7 @@ class BookKeeperStores:
             options,
             chance=runtime.random,
             clock=runtime.clock,
+            open_transport=open_transport,
         )
         return cls(zookeeper, bookies, client, metadata, runtime)
 

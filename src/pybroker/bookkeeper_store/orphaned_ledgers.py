@@ -21,7 +21,7 @@ def orphan_rule(cluster_name: str, min_age_ms: int) -> OrphanRule:
 
 
 class OrphanedLedgers:
-    """`run` until it is cancelled. The configuration is read before each run."""
+    """`run` until it is cancelled."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class OrphanedLedgers:
         self._deleted = self._kept = self._runs = self._failed_runs = 0
 
     async def run(self) -> None:
-        while True:
-            await self._runtime.sleep(self._runtime.config.orphaned_ledger_deletion_interval_in_seconds)
-            if self._runtime.config.orphaned_ledger_deletion_enabled:
-                await self.run_once()
+        config = self._runtime.config
+        while config.orphaned_ledger_deletion_enabled:
+            await self._runtime.sleep(config.orphaned_ledger_deletion_interval_in_seconds)
+            await self.run_once()
 
     async def run_once(self) -> None:
         """Errors are logged and counted."""
