@@ -55,7 +55,13 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 )
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
-from pybroker.metadata.broker_identity import BROKERS_PATH, DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
+from pybroker.metadata.broker_identity import (
+    BROKERS_PATH,
+    DIRECTORY_ID_PATH,
+    BrokerIdentity,
+    directory_id,
+    keep_directory_id,
+)
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.bookie_faults import faulty_cluster
 from tests.support.bookkeeper_cluster import ROOT, BookKeeperCluster, bookkeeper_cluster
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions
@@ -23,6 +24,13 @@ from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[BookKeeperCluster]:
     with bookkeeper_cluster(3) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def four_bookies() -> Iterator[BookKeeperCluster]:
+    """For tests with faults."""
+    with faulty_cluster() as started:
         yield started
 
 

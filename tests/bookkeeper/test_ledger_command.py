@@ -128,7 +128,9 @@ async def test_errors_tell_what_to_do(cluster: BookKeeperCluster, command: Comma
 
 async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, command: Command) -> None:
     async with connected(cluster, BookKeeperOptions(quorums=Quorums(1, 1, 1))) as client:
-        writers = [await client.create_ledger(managed_ledger_properties(ClusterMark("orphans", 1), TOPIC)) for _ in range(3)]
+        writers = [
+            await client.create_ledger(managed_ledger_properties(ClusterMark("orphans", 1), TOPIC)) for _ in range(3)
+        ]
         await client.create_ledger(managed_ledger_properties(ClusterMark("another", 1), TOPIC))
         await client.create_ledger({"application": b"pulsar"})
         named, cursor, orphan = (each.ledger_id for each in writers)

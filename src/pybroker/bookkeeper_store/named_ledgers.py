@@ -6,7 +6,6 @@ never deleted as orphaned.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeAlias
 
@@ -53,14 +52,11 @@ class NamedLedgers:
 
     async def _read_managed_ledgers(self, paths: list[str], take: TakeNames) -> None:
         await self._read_documents(paths, take, is_cursor=False)
-        names = await asyncio.gather(*(self._metadata.children(path) for path in paths))
-        cursors = [f"{path}/{name}" for path, below in zip(paths, names, strict=True) for name in below]
+        cursors = [f"{path}/{name}" for path in paths for name in await self._metadata.children(path)]
         for start in range(0, len(cursors), _TOPICS_AT_ONCE):
             await self._read_documents(cursors[start : start + _TOPICS_AT_ONCE], take, is_cursor=True)
 
-    async def _read_documents(
-        self, paths: list[str], take: TakeNames, *, is_cursor: bool
-    ) -> None:
+    async def _read_documents(self, paths: list[str], take: TakeNames, *, is_cursor: bool) -> None:
         for path, found in zip(paths, await self._metadata.values_of(paths), strict=True):
             if found is not None:
                 take(ledgers_in(path, found.value, is_cursor=is_cursor))

@@ -34,9 +34,7 @@ class OrphanedLedgers:
         self._is_leader = is_leader
         config = runtime.config
         rule = orphan_rule(config.cluster_name, config.orphaned_ledger_min_age_in_seconds * 1000)
-        self._deletion = OrphanDeletion(
-            client, rule, NamedLedgers(metadata), is_leader, runtime.clock, runtime.sleep
-        )
+        self._deletion = OrphanDeletion(client, rule, NamedLedgers(metadata), is_leader, runtime.clock, runtime.sleep)
         self.failure = ""
         """The error of the last run; empty if it has succeeded."""
         self._deleted = self._kept = self._runs = self._failed_runs = 0

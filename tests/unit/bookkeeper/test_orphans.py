@@ -63,7 +63,7 @@ def ledger(
 
 
 class World:
-    """Ledgers and documents in memory, and all that happens beside a run: names appear, ledgers cannot be closed, the leader changes.
+    """Ledgers and documents in memory. Beside a run, names appear, ledgers cannot be closed, and the leader changes.
 
     `violation` is the first deletion that the rules forbid.
     """
@@ -260,7 +260,7 @@ RULE_MUTANTS: dict[str, Callable[[OrphanRule], None]] = {
     "any application": lambda rule: rule._required.pop(APPLICATION),  # type: ignore[attr-defined]
     "without a managed ledger": lambda rule: setattr(rule, "_owner_key", APPLICATION),
     "a millisecond too young": lambda rule: setattr(rule, "_min_age_ms", AGE_MS - 1),
-    "without an age": lambda rule: (setattr(rule, "_min_age_ms", -10), setattr(rule, "_age_factor", 0))[0],
+    "without an age": lambda rule: rule.__dict__.update(_min_age_ms=-10, _age_factor=0),
     "ignores the promise": lambda rule: setattr(rule, "_age_factor", 0),
     "needs no promise": lambda rule: setattr(rule, "_named_within_ms", lambda _: 0),
 }

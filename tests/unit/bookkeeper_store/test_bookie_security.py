@@ -15,6 +15,7 @@ from pybroker.runtime.runtime import Runtime
 
 JAAS = 'BookKeeper { org.apache.zookeeper.server.auth.DigestLoginModule required username="u" password="p"; };'
 
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -87,7 +87,9 @@ class Story:
         await deletion.run()
         for ledger_id in before - set(self.layout.cluster.metadata.ledgers):
             self.deleted += 1
-            if self.bookies_forget and self.chance.random() < 0.5:  # The bookies free the space, and forget that the ledger was fenced.
+            if (
+                self.bookies_forget and self.chance.random() < 0.5
+            ):  # The bookies free the space, and forget that the ledger was fenced.
                 for bookie in self.layout.cluster.network.bookies.values():
                     bookie.ledgers.pop(ledger_id, None)
         await client.close()
@@ -138,21 +140,28 @@ class Story:
         await broker.stop()
 
 
-async def test_no_receipted_entry_is_in_a_deleted_ledger() -> None:
+async def tell_stories(seeds: int, *, bookies_forget: bool) -> int:
+    """Return the number of deleted ledgers."""
     deleted = 0
-    for seed in range(15):
-        story = Story(seed)
-        await story.run()
+    for seed in range(seeds):
+        story = Story(seed, bookies_forget=bookies_forget)
+        async with asyncio.timeout(15):
+            await story.run()
         deleted += story.deleted
-    assert deleted > 5
+    return deleted
+
+
+async def test_no_receipted_entry_is_in_a_deleted_ledger() -> None:
+    assert await tell_stories(8, bookies_forget=True) > 5
 
 
 async def test_fence_protects_owner_that_names_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the clocks of both brokers differed a lot."""
     monkeypatch.setattr(NamingLimit, "allows", lambda self, created: True)
-    monkeypatch.setattr(Story, "acknowledges", False)  # The fence does not protect a cursor ledger, which is written before.
-    for seed in range(10):
-        await Story(seed, bookies_forget=False).run()
+    monkeypatch.setattr(
+        Story, "acknowledges", False
+    )  # The fence does not protect a cursor ledger, which is written before.
+    await tell_stories(8, bookies_forget=False)
 
 
 @pytest.mark.parametrize("acknowledges", [False, True])
@@ -161,9 +170,7 @@ async def test_owner_without_limit_is_found(monkeypatch: pytest.MonkeyPatch, ack
     monkeypatch.setattr(NamingLimit, "allows", lambda self, created: True)
     monkeypatch.setattr(Story, "acknowledges", acknowledges)
     with pytest.raises((AssertionError, StoreError, TimeoutError)):
-        for seed in range(60):
-            async with asyncio.timeout(5):
-                await Story(seed, bookies_forget=not acknowledges).run()
+        await tell_stories(60, bookies_forget=not acknowledges)
 
 
 async def new_broker() -> tuple[FreezingMetadata, LayoutBroker]:
