@@ -91,6 +91,8 @@ async def _build(
     )
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata, stores.records)
     service = BrokerService(runtime, stores.metadata, resources, ledgers, stores.schemas)
+    if stores.records is not None and config.system_topic_enabled and config.topic_level_policies_enabled:
+        service.keep_topic_policies_in_system_topics()
     service.cache_refresher = refresher
     refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
     refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)

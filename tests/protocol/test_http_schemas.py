@@ -11,7 +11,7 @@ from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
 from tests.support.rest import call
 from tests.support.schemas import NEEDS_MORE, V1, V2, body
 
-from pybroker.broker.policies.change_events import event_schema
+from pybroker.broker.policies.policy_events import event_schema
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import change_events
 from pybroker.schema.history import version_from_bytes

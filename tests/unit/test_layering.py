@@ -70,7 +70,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "backup": (*STORES, "version"),
     "client": (*ENVIRONMENT, "wire"),
     "auth": (*ENVIRONMENT, "metadata"),
-    "cluster": (*ENVIRONMENT, "metadata"),
+    "cluster": (*ENVIRONMENT, "metadata", "client"),
     "transactions": (*ENVIRONMENT, "ledgers", "managed_ledger", "metadata"),
     "compaction": (*ENVIRONMENT, "ledgers", "managed_ledger", "wire"),
     "broker": BROKER,

@@ -170,5 +170,5 @@ def test_commands_that_only_read_do_not_convert_a_data_directory(tmp_path: Path)
     assert metadata("import", tmp_path / "file", *arguments, "--dry-run").returncode == 0
     other = metadata("import", tmp_path / "file", "--cluster", "c2", "--data", data)
     assert other.returncode == 1
-    assert "has the documents of cluster c1, clusterName is c2" in other.stderr
+    assert "was exported from cluster c1, but clusterName is c2" in other.stderr
     assert (data / "metadata.db").read_bytes() == before

@@ -44,6 +44,7 @@ from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
 from pybroker.cluster.advertised_addresses import LookupResult
+from pybroker.cluster.broker_client_access import broker_client_access
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.errors import TooManyRequests, TopicNotFound
@@ -137,7 +138,9 @@ class BrokerService:
         self.topic_watchers = TopicWatchers(broker_context, directory)
         directory.listen(self.topic_watchers)
         self.change_events = ChangeEvents(broker_context, topics)
-        policy_changes = PolicyChanges(broker_context, loaded, self.topic_watchers, self.change_events, partitioned)
+        self._policy_changes = policy_changes = PolicyChanges(
+            broker_context, loaded, self.topic_watchers, self.change_events, partitioned
+        )
         self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
         LiveSettings(self.dynamic, broker_context, policy_changes)
         self._health = HealthCheck(runtime, metadata_store, presence, topics)
@@ -147,6 +150,20 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+
+    def keep_topic_policies_in_system_topics(self) -> None:
+        """Read and write topic policies in `__change_events`, as Java brokers do. Before the first topic is loaded."""
+        # Imported here: a broker with local ledgers does without the client.
+        from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies  # noqa: PLC0415
+        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415
+
+        def new_client() -> PulsarClient:
+            return PulsarClient(broker_client_access(self.runtime.config, self.presence.addresses.resolve(None)))
+
+        changes = self._policy_changes
+        policies = SystemTopicPolicies(self.broker_context, self.loaded, changes.topic_read_again, new_client)
+        changes.system_topic_policies = policies
+        self.resources.keep_topic_policies_in(policies)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +246,8 @@ class BrokerService:
         if self.cache_refresher is not None:
             await self.cache_refresher.close()
         await self.transactions.close()
+        if self._policy_changes.system_topic_policies is not None:
+            await self._policy_changes.system_topic_policies.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile

@@ -47,7 +47,9 @@ class BrokerIdentity:
         """Why this broker must not take clients: another broker has its id. Empty without a conflict."""
 
     async def claim(self, deadline_s: float) -> None:
-        """Raises StoreError if another broker has the id, or if sessions were lost until the deadline."""
+        """Claim the id, again after each lost session. Raises StoreError if another broker has the id, or if no attempt succeeds
+        within `deadline_s`.
+        """
         try:
             async with asyncio.timeout(deadline_s):
                 holder = await self._first_claim()

@@ -20,8 +20,9 @@ from pybroker.metadata.metadata_store import (
     Put,
     Versioned,
     Watch,
+    Watches,
+    prefix_below,
 )
-from pybroker.metadata.watches import Watches, prefix_below
 
 
 class MemoryMetadataStore(MetadataStore):

@@ -24,11 +24,12 @@ Concurrency: called on the event loop. Watches are called on it after the change
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
 from pybroker.model.counters import Buckets
+from pybroker.runtime import logs
 
 ANY_VERSION = -1
 NOT_EXISTING = -2
@@ -225,3 +226,30 @@ async def _values_at(
         if len(page) < page_values:
             return
         after = page[-1][0]
+
+
+def prefix_below(path: str) -> str:
+    """Return the common beginning of everything below `path`."""
+    assert path.startswith("/"), path
+    return path.rstrip("/") + "/"
+
+
+class Watches:
+    """The watches of one store, for its implementation. A failing watch is logged and stops neither the others nor the store."""
+
+    def __init__(self) -> None:
+        self._watches: list[tuple[str, str, Watch]] = []
+
+    def add(self, prefix: str, watch: Watch) -> None:
+        self._watches.append((prefix, prefix_below(prefix), watch))
+
+    def tell(self, paths: Iterable[str]) -> None:
+        if not self._watches:
+            return
+        for path in paths:
+            for exact, below, watch in self._watches:
+                if path == exact or path.startswith(below):
+                    try:
+                        watch(path)
+                    except Exception as error:  # noqa: BLE001  (the boundary between the store and its listeners)
+                        logs.error("metadata_watch.failed", path=path, exc_info=error)

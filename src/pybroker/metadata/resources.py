@@ -26,6 +26,7 @@ from pybroker.errors import AdminError, BadVersionError
 from pybroker.metadata import metadata_paths, stored_document
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
 from pybroker.metadata.stored_document import decoded_or_logged, rewrite
+from pybroker.metadata.topic_policies_store import TopicPoliciesStore, TopicPolicyDocuments
 from pybroker.model import policies as documents
 from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
 from pybroker.model.policies import (
@@ -79,6 +80,11 @@ class Resources:
         # Writes check, store and then change the cache: one at a time, or two could pass the same check.
         self._writing = asyncio.Lock()
         self._listeners: list[PolicyListener] = []
+        self._topic_policies: TopicPoliciesStore = TopicPolicyDocuments(store, self._topic_changed)
+
+    @property
+    def _has_topic_policy_documents(self) -> bool:
+        return isinstance(self._topic_policies, TopicPolicyDocuments)
 
     def listen(self, listener: PolicyListener) -> None:
         self._listeners.append(listener)
@@ -123,8 +129,9 @@ class Resources:
             for namespace in self.namespaces(tenant):
                 if self.namespace(namespace) != before.get(namespace):
                     await self._namespace_changed(namespace)
-        for listener in self._listeners:
-            await listener.topics_missed()
+        if self._has_topic_policy_documents:
+            for listener in self._listeners:
+                await listener.topics_missed()
 
     async def refresh(self, path: str) -> None:
         """Read the document at `path` again, which another broker may have changed. Raises StoreError."""
@@ -137,10 +144,11 @@ class Resources:
                     await self._refresh_entry(path, self._tenants, name, TenantInfo)
             case ["admin", "policies" | "local-policies", tenant, local_name]:
                 await self._refresh_namespace(NamespaceName(tenant, local_name))
-            case ["pybroker", "topic-policies", tenant, local_name, domain, segment]:
+            case ["pybroker", "topic-policies", tenant, local_name, domain, segment] if (
+                self._has_topic_policy_documents
+            ):
                 topic = metadata_paths.topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
-                async with self._writing:
-                    found = await self._store.get(path)
+                found = await self._store.get(path)
                 policies = None if found is None else decoded_or_logged(self._store, path, found.value, TopicPolicies)
                 if found is None or policies is not None:
                     for listener in self._listeners:
@@ -381,27 +389,26 @@ class Resources:
             if not existed:
                 raise AdminError(404, "Namespace does not exist")
 
+    def keep_topic_policies_in(self, store: TopicPoliciesStore) -> None:
+        """Use another store for the own policies of topics. That store notifies the broker of changes by itself."""
+        self._topic_policies = store
+
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` itself. A caller that registers the listener in the same event loop iteration
-        misses no change.
+        """Return the policies of `topic` itself in this cluster."""
+        return await self._topic_policies.get(topic)
+
+    async def topic_policies_in_force(self, topic: TopicName) -> TopicPolicies:
+        """Return the policies of `topic` itself, with those that all clusters share. A caller that registers the listener
+        in the same event loop iteration misses no change.
         """
-        path = metadata_paths.topic_policies(topic)
-        async with self._writing:
-            return await stored_document.read(self._store, path, TopicPolicies) or TopicPolicies()
+        return await self._topic_policies.in_force(topic)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
         """Apply `change` to the policies of `topic` itself, like `update_namespace`. Refused: 409."""
-        path, subject = metadata_paths.topic_policies(topic), f"The policies of {topic}"
-        async with self._writing:
-            policies = await rewrite(self._store, path, TopicPolicies, _in_place(change), subject, TopicPolicies)
-            assert policies is not None, "created if missing"
-            self._topic_changed(topic, policies)
+        await self._topic_policies.update(topic, change)
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
-        async with self._writing:
-            was_set = await self._store.delete(metadata_paths.topic_policies(topic))
-            if was_set:
-                self._topic_changed(topic, None)
+        await self._topic_policies.delete(topic)
 
     def _topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         for listener in self._listeners:

@@ -40,6 +40,8 @@ from pybroker.metadata.metadata_store import (
     Put,
     Versioned,
     Watch,
+    Watches,
+    prefix_below,
 )
 from pybroker.metadata.sqlite_table import (
     Totals,
@@ -50,7 +52,6 @@ from pybroker.metadata.sqlite_table import (
     row_checksum,
     save_totals,
 )
-from pybroker.metadata.watches import Watches, prefix_below
 from pybroker.runtime import logs
 from pybroker.runtime.threads import Threads
 

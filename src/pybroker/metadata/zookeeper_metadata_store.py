@@ -36,9 +36,9 @@ from pybroker.metadata.metadata_store import (
     SessionListener,
     Versioned,
     Watch,
+    prefix_below,
 )
 from pybroker.metadata.session_report import SessionEvent, SessionReport, SessionState
-from pybroker.metadata.watches import prefix_below
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import errors

@@ -11,11 +11,12 @@ JSON; JSON nulls and unknown properties of a request are ignored. The REST route
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from pybroker.model.offload_policies import OffloadPolicies
 
@@ -350,6 +351,35 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
         document["delayedDeliveryTickTimeMillis"] = delayed.tickTime
         document["delayedDeliveryMaxDelayInMillis"] = delayed.maxDeliveryDelayInMillis
     return document
+
+
+def from_pulsar_topic_policies(document: Mapping[str, Any]) -> TopicPolicies:
+    """Read a document with Pulsar's names. Properties without a policy here are ignored.
+
+    Raises msgspec.ValidationError if a property has the wrong type.
+    """
+    renamed: dict[str, Any] = {**document}
+    renamed["backlogQuotaMap"] = renamed.pop("backLogQuotaMap", None)
+    renamed["subscriptionExpirationTimeMinutes"] = renamed.pop("subscriptionExpirationTimeInMinutes", None)
+    renamed["subscriptionTypesEnabled"] = renamed.get("subscriptionTypesEnabled") or None  # empty: unset
+    if renamed.get("delayedDeliveryEnabled") is not None:
+        renamed["delayedDeliveryPolicies"] = {
+            "active": renamed["delayedDeliveryEnabled"],
+            "tickTime": renamed.get("delayedDeliveryTickTimeMillis"),
+            "maxDeliveryDelayInMillis": renamed.get("delayedDeliveryMaxDelayInMillis"),
+        }
+    return converted(renamed, TopicPolicies)
+
+
+def with_global_policies(local: TopicPolicies, of_all_clusters: TopicPolicies) -> TopicPolicies:
+    """Return the topic's own policies: a policy of this cluster replaces the one that all clusters share."""
+    unset = TopicPolicies()
+    shared = {
+        name: getattr(of_all_clusters, name)
+        for name in TopicPolicies.__struct_fields__
+        if getattr(local, name) == getattr(unset, name)
+    }
+    return structs.replace(local, **shared)
 
 
 def encode(value: object) -> bytes:

@@ -334,7 +334,9 @@ class CoordinatorState:
         return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
-        """Return the record that deletes its mark. Repeated batches are then written again."""
+        """Return the log record that deletes the last committed batch of `sink` from the state. After it is applied, a batch
+        that is repeated is committed again.
+        """
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:

@@ -71,7 +71,7 @@ class NonPersistentTopics:
 
     async def _load(self, name: TopicName) -> NonPersistentTopic:
         # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
-        policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
+        policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
         self._require_servable(name)
         topic = self._loaded.get(str(name))
         if topic is None:

@@ -173,7 +173,7 @@ class TopicLoading:
                 buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
                 load.step = LOOKS_UP
                 # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
-                policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
+                policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
             topic = self._topics[key] = Topic(
                 self._broker_context, name, ledger, policies, self._closing.start_unload, buffer
             )

@@ -3,35 +3,27 @@
 The policies are durable in the metadata store before, and this broker never reads the events: a crash or a full disk
 can lose an event, but no policy. Events of one namespace are published in order, in the background.
 
-A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; an empty value means that the
-topic has no policies.
+With ledgers on BookKeeper, the events are the store of the policies instead (`system_topic_policies.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from functools import cache
-from importlib import resources
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from pybroker.broker.policies.policy_events import encode_event, event_schema
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import TopicPolicies, to_pulsar_topic_policies
 from pybroker.runtime import logs
 from pybroker.schema.history import version_to_bytes
-from pybroker.schema.schema_data import SchemaData, SchemaType
 
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.topic_manager import Topics
 
 MAX_WAITING_EVENTS = 10_000  # per namespace; above it the oldest is dropped
-_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # read by Pulsar's clients
-
 _STRATEGY = "ALWAYS_COMPATIBLE"  # accepts any schema that is registered already
 
 
@@ -65,7 +57,9 @@ class ChangeEvents:
             while waiting:
                 topic, policies = waiting.popleft()
                 try:
-                    value = None if policies is None else encode_event(topic, policies, cluster)
+                    value = (
+                        None if policies is None else encode_event(topic, to_pulsar_topic_policies(policies), cluster)
+                    )
                 except (TypeError, ValueError) as error:  # Offload policies can contain any value.
                     logs.warning("change_events.not_encoded", topic=topic, error=str(error))
                     continue
@@ -82,41 +76,3 @@ class ChangeEvents:
             logs.warning("change_events.not_published", namespace=namespace, events=len(waiting) + 1, error=str(error))
         finally:
             del self._waiting[namespace]
-
-
-def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> bytes:
-    from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
-
-    document = to_pulsar_topic_policies(policies)
-    event = {
-        "actionType": "UPDATE",
-        "eventType": "TOPIC_POLICY",
-        "replicateTo": [cluster],
-        "topicPoliciesEvent": {
-            "domain": topic.domain,
-            "tenant": topic.tenant,
-            "namespace": topic.namespace.local_name,
-            "topic": topic.local_name,
-            "policies": {"isGlobal": False, "subscriptionTypesEnabled": [], "subscriptionPolicies": {}, **document},
-        },
-    }
-    written = BytesIO()
-    schemaless_writer(written, _schema(), event)
-    return written.getvalue()
-
-
-@cache
-def event_schema() -> SchemaData:
-    """Return the topic's schema, byte for byte as Pulsar registers it."""
-    return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
-
-
-@cache
-def _schema() -> Any:
-    from fastavro import parse_schema  # noqa: PLC0415  (as above)
-
-    return parse_schema(_definition())
-
-
-def _definition() -> Any:
-    return msgspec.json.decode(resources.files(__package__).joinpath("change_events.avsc").read_bytes())

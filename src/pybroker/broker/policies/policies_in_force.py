@@ -27,7 +27,7 @@ class PoliciesInForce:
         """Return the effective policies of a topic, or of the partitions of a partitioned topic. Raises StoreError."""
         found = self._of_loaded(topic)
         if found is None:
-            own = await self._broker_context.resources.topic_policies(topic)
+            own = await self._broker_context.resources.topic_policies_in_force(topic)
             found = self._broker_context.effective_policies(topic.namespace, own)
         return found
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
     from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
     from pybroker.broker.policies.change_events import ChangeEvents
+    from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.model.names import NamespaceName, TopicName
 
@@ -40,10 +41,14 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         self._topic_watchers = topic_watchers
         self._change_events = change_events
         self._partitioned = partitioned
+        self.system_topic_policies: SystemTopicPolicies | None = None
+        """Set by the broker service if topic policies are in system topics."""
         broker_context.resources.listen(self)
         broker_context.resource_groups.listen(self)
 
     async def namespace_changed(self, namespace: NamespaceName) -> None:
+        if self.system_topic_policies is not None:
+            self.system_topic_policies.namespace_changed(namespace)
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
@@ -70,7 +75,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
     async def topics_missed(self) -> None:
         topics = dict.fromkeys(topic.name.partitioned_name for topic in self._loaded.all())
         for topic in topics:
-            self.topic_read_again(topic, await self._broker_context.resources.topic_policies(topic))
+            self.topic_read_again(topic, await self._broker_context.resources.topic_policies_in_force(topic))
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies`: those of the topic, or of all partitions of a partitioned topic."""

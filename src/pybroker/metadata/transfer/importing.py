@@ -46,8 +46,8 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
     header, count = checked_header(file)
     if header.cluster != cluster_name:
         raise InvalidExport(
-            f"{file} has the documents of cluster {header.cluster}, clusterName is {cluster_name}:"
-            " documents name their cluster, so the new one must have the same name."
+            f"{file} was exported from cluster {header.cluster}, but clusterName is {cluster_name}. The exported documents contain"
+            f" the name of their cluster: use clusterName={header.cluster}."
         )
     if header.layout > LAYOUT_VERSION:
         raise InvalidExport(

@@ -1,0 +1,136 @@
+"""The messages of the system topic `__change_events`, as Pulsar's brokers write and read them. No IO.
+
+A message has a key and an Avro record (`change_events.avsc`) as value. The key is the full name of the topic; for policies that
+all clusters share, with `__G__` in front. A message without a value means that the topic has no such policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.policies import TopicPolicies, from_pulsar_topic_policies, to_pulsar_topic_policies
+from pybroker.schema.schema_data import SchemaData, SchemaType
+
+GLOBAL_PREFIX = "__G__"
+_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # read by Pulsar's clients
+
+
+class InvalidEvent(ValueError):
+    """The message is not an event about a topic of its namespace."""
+
+
+class StoredPolicies(NamedTuple):
+    """The policies of one event."""
+
+    policies: TopicPolicies
+    document: Mapping[str, Any]
+    """The record as it was written. It can have policies that this broker does not know."""
+
+    def changed(self, policies: TopicPolicies) -> dict[str, Any]:
+        """Return the record with `policies` instead of those that this broker knows."""
+        known = to_pulsar_topic_policies(self.policies)
+        unknown = {name: value for name, value in self.document.items() if name not in known}
+        return unknown | _unset(known) | to_pulsar_topic_policies(policies)
+
+
+class PolicyEvent(NamedTuple):
+    """A decoded message."""
+
+    topic: TopicName
+    is_global: bool
+    stored: StoredPolicies | None
+    """None: the topic has no such policies."""
+
+
+def event_key(topic: TopicName, *, is_global: bool = False) -> str:
+    return f"{GLOBAL_PREFIX}{topic}" if is_global else str(topic)
+
+
+def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) -> bytes:
+    """Return the value of a message. Raises TypeError and ValueError for a document that the schema does not permit."""
+    from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
+
+    event = {
+        "actionType": "UPDATE",
+        "eventType": "TOPIC_POLICY",
+        "replicateTo": [cluster],
+        "topicPoliciesEvent": {
+            "domain": topic.domain,
+            "tenant": topic.tenant,
+            "namespace": topic.namespace.local_name,
+            "topic": topic.local_name,
+            "policies": {"isGlobal": False, "subscriptionTypesEnabled": [], "subscriptionPolicies": {}, **document},
+        },
+    }
+    written = BytesIO()
+    schemaless_writer(written, _schema(), event)
+    return written.getvalue()
+
+
+def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> PolicyEvent:
+    """Decode a message of the system topic of `namespace`. Raises InvalidEvent.
+
+    As in Pulsar, a value with the action DELETE deletes like a message without a value.
+    """
+    if not value:
+        is_global = key.startswith(GLOBAL_PREFIX)
+        return PolicyEvent(_topic(namespace, key.removeprefix(GLOBAL_PREFIX)), is_global, None)
+    from fastavro import schemaless_reader  # noqa: PLC0415  (as above)
+
+    data = BytesIO(value)
+    try:
+        event = schemaless_reader(data, _schema(), None)
+        if not isinstance(event, dict) or event["eventType"] != "TOPIC_POLICY" or data.read(1):
+            raise InvalidEvent("the message is not an event about the policies of a topic")
+        about = event["topicPoliciesEvent"]
+        name = f"{about['domain']}://{about['tenant']}/{about['namespace']}/{about['topic']}"
+        document = about["policies"] or {}
+        policies = from_pulsar_topic_policies(document)
+    except InvalidEvent:
+        raise
+    except (EOFError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise InvalidEvent(f"the message is not an Avro record of topic policies: {error}") from error
+    topic = _topic(namespace, name)
+    is_global = bool(document.get("isGlobal"))
+    if event["actionType"] == "DELETE":
+        return PolicyEvent(topic, is_global, None)
+    return PolicyEvent(topic, is_global, StoredPolicies(policies, document))
+
+
+def _topic(namespace: NamespaceName, name: str) -> TopicName:
+    try:
+        topic = TopicName.parse(name)
+    except InvalidTopicName as error:
+        raise InvalidEvent(f"{name[:200]!r} is not the name of a topic") from error
+    if topic.namespace != namespace or topic.domain not in DOMAINS:
+        raise InvalidEvent(f"{name[:200]!r} is not a topic of {namespace}")
+    return topic
+
+
+def _unset(document: Mapping[str, Any]) -> dict[str, None]:
+    return dict.fromkeys(document)
+
+
+@cache
+def event_schema() -> SchemaData:
+    """Return the topic's schema, byte for byte as Pulsar registers it."""
+    return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
+
+
+@cache
+def _schema() -> Any:
+    from fastavro import parse_schema  # noqa: PLC0415  (as above)
+
+    return parse_schema(_definition())
+
+
+def _definition() -> Any:
+    return msgspec.json.decode(resources.files(__package__).joinpath("change_events.avsc").read_bytes())

@@ -1,0 +1,354 @@
+"""Topic policies in the system topic `__change_events` of each namespace, where Java brokers have them.
+
+Used with ledgers on BookKeeper. A broker reads the topic of a namespace when the first topic of the namespace needs its
+policies, and follows it from then on. A change is a message; it is complete when this broker has read its own message back. The
+topic can belong to another broker, so this broker is a client of its cluster, like a Java broker.
+
+Operation: one reading task for each namespace. A lost connection is repaired by the client; other errors start a new reader,
+which reads all policies again before they replace the former ones.
+Limits: `MAX_NAMESPACES` with readers; above it, namespaces without loaded topics are forgotten, the longest unused first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pybroker.broker.policies.policy_events import (
+    InvalidEvent,
+    PolicyEvent,
+    StoredPolicies,
+    decode_event,
+    encode_event,
+    event_key,
+    event_schema,
+)
+from pybroker.broker.policies.topic_policy_table import NO_POLICIES, TopicPolicyTable
+from pybroker.client.access import AccessRefused
+from pybroker.client.client import TopicSchema
+from pybroker.client.consuming.message_consumer import MessageConsumer
+from pybroker.client.failures import ClientError, RequestTimedOut
+from pybroker.client.producing.entry_producer import EntryId, Producer, ProducerSettings, ProducerState, open_producer
+from pybroker.client.pulsar_client import PulsarClient
+from pybroker.errors import AdminError, BrokerError, StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import values_at
+from pybroker.metadata.stored_document import decoded_or_logged
+from pybroker.metadata.topic_policies_store import TopicPoliciesStore
+from pybroker.model import system_topics
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import TopicPolicies, copy_of, to_pulsar_topic_policies
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.waiting.keyed_lock import KeyedLock
+from pybroker.wire.compression import DamagedPayload
+from pybroker.wire.entry_builder import build_entry
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+
+MAX_NAMESPACES = 1_000
+RETRY_DELAY_S = 1.0
+READ_BACK_TIMEOUT_S = 30.0
+"""How long a change waits until this broker has read it back."""
+LAST_MESSAGE_TIMEOUT_S = 5.0
+"""How long the first reading waits for a message that the topic reports and does not deliver."""
+
+_FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
+
+Notify = Callable[[TopicName, TopicPolicies | None], None]
+
+
+class SystemTopicPolicies(TopicPoliciesStore):
+    """Owned by the broker service. `notify` receives the changed policies of each topic; `new_client` is called once."""
+
+    def __init__(
+        self,
+        broker_context: BrokerContext,
+        loaded: LoadedTopics,
+        notify: Notify,
+        new_client: Callable[[], PulsarClient],
+    ) -> None:
+        self._broker_context = broker_context
+        self._loaded = loaded
+        self._notify = notify
+        self._new_client = new_client
+        self._client: PulsarClient | None = None
+        self._namespaces: dict[NamespaceName, _Namespace] = {}  # the longest unused first
+        self._changing: KeyedLock[TopicName] = KeyedLock()
+
+    async def close(self) -> None:
+        while self._namespaces:
+            await self._namespaces.popitem()[1].close()
+        if self._client is not None:
+            await self._client.close()
+
+    # --- the interface
+
+    async def get(self, topic: TopicName) -> TopicPolicies:
+        namespace = await self._read(topic)
+        return TopicPolicies() if namespace is None else copy_of((namespace.table.local(topic) or NO_POLICIES).policies)
+
+    async def in_force(self, topic: TopicName) -> TopicPolicies:
+        namespace = await self._read(topic)
+        return TopicPolicies() if namespace is None else copy_of(namespace.table.in_force(topic))
+
+    async def update(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
+        async with self._changing.held(topic):
+            namespace = await self._read(topic)
+            if namespace is None:
+                raise AdminError(
+                    412, f"{topic} cannot have policies: it is a system topic, or its namespace is being deleted"
+                )
+            current = namespace.table.local(topic) or NO_POLICIES
+            policies = copy_of(current.policies)
+            change(policies)
+            await self._publish(namespace, topic, current.changed(policies))
+
+    async def delete(self, topic: TopicName) -> None:
+        async with self._changing.held(topic):
+            namespace = await self._read(topic)
+            if namespace is None:
+                return
+            if namespace.table.local(topic) is not None:
+                await self._publish(namespace, topic, None)
+            if namespace.table.of_all_clusters(topic) is not None:
+                await self._publish(namespace, topic, None, is_global=True)
+
+    # --- namespaces
+
+    def namespace_changed(self, namespace: NamespaceName) -> None:
+        """Stop reading the topic of a namespace that is being deleted."""
+        reading = self._namespaces.get(namespace)
+        if reading is not None and not self._exists(namespace):
+            del self._namespaces[namespace]
+            self._broker_context.tasks.start(reading.close(), f"topic policies of {namespace}")
+
+    def _exists(self, namespace: NamespaceName) -> bool:
+        policies = self._broker_context.resources.namespace(namespace)
+        return policies is not None and not policies.deleted
+
+    async def _read(self, topic: TopicName) -> _Namespace | None:
+        """Return the namespace once all its policies are read. None for a topic that has no policies of its own."""
+        if system_topics.is_system_topic(topic) or not self._exists(topic.namespace):
+            return None
+        namespace = self._namespaces.pop(topic.namespace, None)
+        if namespace is None:
+            await self._forget_unused()
+            namespace = self._namespaces.pop(topic.namespace, None) or _Namespace(topic.namespace, self)
+        self._namespaces[topic.namespace] = namespace
+        await namespace.is_read.wait()
+        return namespace
+
+    async def _forget_unused(self) -> None:
+        if len(self._namespaces) < MAX_NAMESPACES:
+            return
+        used = {topic.name.namespace for topic in self._loaded.all() if not system_topics.is_system_topic(topic.name)}
+        unused = next((name for name, each in self._namespaces.items() if name not in used and each.is_idle), None)
+        if unused is not None:
+            await self._namespaces.pop(unused).close()
+
+    async def _publish(
+        self, namespace: _Namespace, topic: TopicName, document: dict[str, object] | None, *, is_global: bool = False
+    ) -> None:
+        try:
+            value = None if document is None else encode_event(topic, document, self.cluster)
+        except (TypeError, ValueError) as error:
+            raise AdminError(412, f"The policies of {topic} cannot be stored in {namespace.topic}: {error}") from error
+        try:
+            await namespace.publish(event_key(topic, is_global=is_global), value, is_global=is_global)
+        except TimeoutError:
+            raise StoreError(
+                f"the change of the policies of {topic} is not read back from {namespace.topic} within "
+                f"{READ_BACK_TIMEOUT_S:g} s. It may take effect later: read the policies before you repeat it"
+            ) from None
+        except _FAILURES as error:
+            raise StoreError(f"the policies of {topic} cannot be written to {namespace.topic}: {error}") from error
+
+    # --- for the namespaces
+
+    @property
+    def cluster(self) -> str:
+        return self._broker_context.runtime.config.cluster_name
+
+    @property
+    def client(self) -> PulsarClient:
+        """The client of this cluster. Raises AccessRefused."""
+        if self._client is None:
+            self._client = self._new_client()
+        return self._client
+
+    @property
+    def broker_context(self) -> BrokerContext:
+        return self._broker_context
+
+    def changed(self, namespace: _Namespace, topic: TopicName) -> None:
+        self._notify(topic, namespace.table.in_force(topic))
+
+    async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
+        """Return the policies that are still documents of the metadata store, by path. Raises StoreError."""
+        store = self._broker_context.metadata_store
+        parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"
+        found = {}
+        async for (domain, segment), stored in values_at(store, parent, 2):
+            path = f"{parent}/{domain}/{segment}"
+            policies = decoded_or_logged(store, path, stored.value, TopicPolicies)
+            if policies is not None:
+                found[path] = (metadata_paths.topic_of_segment(namespace, domain, segment), policies)
+        return found
+
+
+class _Namespace:
+    """The reader and the writer of one namespace's system topic."""
+
+    def __init__(self, name: NamespaceName, owner: SystemTopicPolicies) -> None:
+        self.topic = system_topics.change_events(name)
+        self.table = TopicPolicyTable()
+        self.is_read = asyncio.Event()
+        self._name = name
+        self._owner = owner
+        self._read_up_to = (-1, -1)
+        self._progress = asyncio.Event()
+        self._producer: Producer | None = None
+        self._opening = asyncio.Lock()
+        self._sequence_ids = itertools.count()
+        self._users = 0
+        self._is_failing = False
+        self._tasks = TaskOwner("topic policies")
+        self._tasks.start(self._follow(), f"read {self.topic}")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no caller waits for the policies or for a change."""
+        return self.is_read.is_set() and not self._users
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self.is_read.set()  # callers that wait continue with the policies so far: the namespace is being deleted
+        if self._producer is not None:
+            await self._producer.close()
+
+    # --- reading
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._read_all()
+            except _FAILURES as error:
+                if not self._is_failing:
+                    self._is_failing = True
+                    logs.warning("topic_policies.not_read", topic=self.topic, error=str(error))
+                self._owner.namespace_changed(self._name)
+            await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _read_all(self) -> None:
+        """Read all events, and follow the topic until an error. Raises one of `_FAILURES`."""
+        async with await self._owner.client.reader(str(self.topic), read_compacted=True) as reader:
+            table = TopicPolicyTable()
+            while await reader.has_more():
+                try:
+                    await self._receive(table, reader, LAST_MESSAGE_TIMEOUT_S)
+                except RequestTimedOut:
+                    break  # compaction has removed the last messages, which were deletions
+            await self._adopt_documents(table)
+            before, self.table = self.table, table
+            if self._is_failing:
+                self._is_failing = False
+                logs.info("topic_policies.read", topic=self.topic, policies=len(table))
+            if self.is_read.is_set():
+                for topic in dict.fromkeys((*before.topics(), *table.topics())):
+                    if before.in_force(topic) != table.in_force(topic):
+                        self._owner.changed(self, topic)
+            self.is_read.set()
+            while True:
+                event = await self._receive(table, reader)
+                if event is not None:
+                    self._owner.changed(self, event.topic)
+
+    async def _receive(
+        self, table: TopicPolicyTable, reader: MessageConsumer, timeout_s: float | None = None
+    ) -> PolicyEvent | None:
+        """Apply the next message. Returns None for a message that is no event. Raises one of `_FAILURES`."""
+        event = None
+        try:
+            message = await reader.receive(timeout_s)
+        except DamagedPayload as damage:
+            logs.warning("topic_policies.event_skipped", topic=self.topic, position="", reason=str(damage))
+            return None
+        try:
+            event = decode_event(self._name, message.key or "", message.value)
+        except InvalidEvent as invalid:
+            logs.warning(
+                "topic_policies.event_skipped", topic=self.topic, position=str(message.id), reason=str(invalid)
+            )
+        else:
+            table.apply(event)
+        self._read_up_to = (message.id.ledger_id, message.id.entry_id)
+        self._progress.set()
+        return event
+
+    async def _adopt_documents(self, table: TopicPolicyTable) -> None:
+        """Publish policies of the metadata store that the topic does not have, and delete their documents.
+
+        A broker with local ledgers, or an import, has stored them. Raises one of `_FAILURES`.
+        """
+        store = self._owner.broker_context.metadata_store
+        try:
+            for path, (topic, policies) in (await self._owner.documents(self._name)).items():
+                if table.local(topic) is None:
+                    document = to_pulsar_topic_policies(policies)
+                    await self._send(
+                        event_key(topic), encode_event(topic, document, self._owner.cluster), is_global=False
+                    )
+                    table.apply(PolicyEvent(topic, False, StoredPolicies(policies, document)))
+                await store.delete(path)
+        except (StoreError, TypeError, ValueError) as error:
+            logs.warning("topic_policies.not_adopted", namespace=self._name, error=str(error))
+
+    # --- writing
+
+    async def publish(self, key: str, value: bytes | None, *, is_global: bool) -> None:
+        """Store an event and wait until it is read back. Raises TimeoutError, and one of `_FAILURES`."""
+        async with self._used():
+            stored = await self._send(key, value, is_global=is_global)
+            async with asyncio.timeout(READ_BACK_TIMEOUT_S):
+                while self._read_up_to < (stored.ledger_id, stored.entry_id):
+                    self._progress.clear()
+                    await self._progress.wait()
+
+    async def _send(self, key: str, value: bytes | None, *, is_global: bool) -> EntryId:
+        async with self._opening:
+            if self._producer is None or self._producer.state in {ProducerState.FAILED, ProducerState.CLOSED}:
+                schema = event_schema()
+                settings = ProducerSettings(
+                    schema=TopicSchema(
+                        int(schema.type), schema.data, dict(schema.properties), name=self.topic.local_name
+                    )
+                )
+                self._producer = await open_producer(self._owner.client, self.topic, settings)
+                self._sequence_ids = itertools.count(self._producer.last_sequence_id + 1)
+            producer = self._producer
+            sequence_id = next(self._sequence_ids)
+            entry = build_entry(
+                producer.name,
+                sequence_id,
+                self._owner.broker_context.runtime.clock.wall_ms(),
+                value,
+                key=key,
+                replicate_to=() if is_global else (self._owner.cluster,),
+                schema_version=producer.schema_version,
+            )
+            receipt = await producer.send(entry, sequence_id)
+        return await receipt
+
+    @asynccontextmanager
+    async def _used(self) -> AsyncIterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1

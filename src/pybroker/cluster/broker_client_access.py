@@ -1,0 +1,54 @@
+"""The address and credentials with which a broker is a client of its own cluster (`brokerClient...`)."""
+
+from __future__ import annotations
+
+from pybroker.client.access import Access, AccessRefused, Secret, basic_secret, tls_files, token_secret
+from pybroker.cluster.advertised_addresses import LookupResult
+from pybroker.config import BrokerConfig
+
+
+def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Access:
+    """Return the access by the broker's own addresses; lookups lead to the other brokers.
+
+    Raises AccessRefused, with the key to change, for an unknown authentication class, bad credentials, or if the broker has no
+    address with or without TLS as `brokerClientTlsEnabled` requires.
+    """
+    url = addresses.broker_url_tls if config.broker_client_tls_enabled else addresses.broker_url
+    if not url:
+        kind = "pulsar+ssl" if config.broker_client_tls_enabled else "pulsar"
+        raise AccessRefused(f"the broker has no {kind} address for its own client: change brokerClientTlsEnabled")
+    parameters = config.broker_client_authentication_parameters
+    token: Secret | None = None
+    user: str | None = None
+    password: Secret | None = None
+    certificate: str | None = None
+    key: str | None = None
+    try:
+        match config.broker_client_authentication_plugin.rpartition(".")[2]:
+            case "" | "AuthenticationDisabled":
+                pass
+            case "AuthenticationToken" | "token":
+                token = token_secret(parameters)
+            case "AuthenticationBasic" | "basic":
+                user, password = basic_secret(parameters)
+            case "AuthenticationTls" | "tls":
+                certificate, key = tls_files(parameters)
+            case _:
+                raise AccessRefused(
+                    "brokerClientAuthenticationPlugin must be AuthenticationToken, AuthenticationBasic or AuthenticationTls, "
+                    f"not {config.broker_client_authentication_plugin!r}"
+                )
+    except AccessRefused as error:
+        raise AccessRefused(
+            f"the broker's client of its cluster: {error} (brokerClientAuthenticationParameters)"
+        ) from None
+    return Access(
+        url,
+        token=token,
+        basic_user=user,
+        basic_password=password,
+        tls_certificate_file=certificate,
+        tls_key_file=key,
+        tls_trust_certs_file=config.broker_client_trust_certs_file_path or None,
+        listener_name=config.internal_listener_name or None,
+    )

@@ -1,0 +1,178 @@
+"""Topic policies in `__change_events`: changes, other brokers' events, junk, lost connections, deletion of the namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import until
+
+from pybroker.broker.policies import system_topic_policies
+from pybroker.broker.policies.policy_events import encode_event, event_key
+from pybroker.broker.topic.topic import Topic
+from pybroker.client import MessageProducer, PulsarClient, connect
+from pybroker.embedding import embed
+from pybroker.embedding.embedded_broker import EmbeddedBroker
+from pybroker.metadata import metadata_paths
+from pybroker.model import policies as documents
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import NamespacePolicies, TopicPolicies
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+EVENTS = "persistent://public/default/__change_events"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    async with embed(tmp_path) as embedded:
+        embedded.broker.service.keep_topic_policies_in_system_topics()
+        yield embedded
+
+
+@pytest.fixture
+async def client(broker: EmbeddedBroker) -> AsyncIterator[PulsarClient]:
+    async with connect(broker.service_url) as connected:
+        yield connected
+
+
+async def change(broker: EmbeddedBroker, topic: TopicName = TOPIC, **fields: object) -> None:
+    def changed(policies: TopicPolicies) -> None:
+        for name, value in fields.items():
+            setattr(policies, name, value)
+
+    await broker.broker.service.resources.update_topic_policies(topic, changed)
+
+
+async def found(broker: EmbeddedBroker, topic: TopicName = TOPIC) -> TopicPolicies:
+    return await broker.broker.service.resources.topic_policies(topic)
+
+
+async def send_event(producer: MessageProducer, ttl: int, topic: TopicName = TOPIC, **more: object) -> None:
+    value = encode_event(topic, {"messageTTLInSeconds": ttl, **more}, "standalone")
+    await producer.send(value, key=event_key(topic, is_global=bool(more.get("isGlobal"))))
+
+
+async def test_change_applies_to_loaded_topic_and_survives_restart(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    await client.producer(str(TOPIC))
+    await change(broker, messageTTLInSeconds=5)
+    await change(broker, maxProducerPerTopic=3)
+    loaded = broker.broker.service.loaded.get(TOPIC)
+    assert loaded is not None
+    assert loaded.policies.max_producers == 3
+    await broker.crash()
+    await broker.restart()
+    broker.broker.service.keep_topic_policies_in_system_topics()
+    assert await found(broker) == TopicPolicies(messageTTLInSeconds=5, maxProducerPerTopic=3)
+
+
+async def test_concurrent_changes_of_one_topic_all_apply(broker: EmbeddedBroker) -> None:
+    fields = [
+        "messageTTLInSeconds",
+        "maxProducerPerTopic",
+        "maxConsumerPerTopic",
+        "maxMessageSize",
+        "compactionThreshold",
+    ]
+    async with asyncio.TaskGroup() as group:
+        for number, field in enumerate(fields, 1):
+            group.create_task(change(broker, TOPIC, **{field: number}))
+    assert await found(broker) == TopicPolicies(**{field: number for number, field in enumerate(fields, 1)})  # type: ignore[arg-type]
+
+
+async def test_event_of_another_broker_applies_and_junk_is_skipped(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    await client.producer(str(TOPIC))
+    events = await client.producer(EVENTS)
+    await events.send(b"junk")
+    await events.send(b"\x02\x00" * 30, key=str(TOPIC))
+    await send_event(events, 1, TopicName.parse("persistent://other/ns/t"))
+    await send_event(events, 4, maxProducerPerTopic=2, isGlobal=True)
+    await send_event(events, 5)
+    loaded = broker.broker.service.loaded.get(TOPIC)
+    assert loaded is not None
+    await until(lambda: loaded.policies.message_ttl_s == 5 and loaded.policies.max_producers == 2, 0.01)
+    await events.send(None, key=event_key(TOPIC))
+    await until(lambda: loaded.policies.message_ttl_s == 4, 0.01)
+    assert await found(broker) == TopicPolicies()
+
+
+async def test_compacted_deletions_do_not_block_first_reading(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_topic_policies, "LAST_MESSAGE_TIMEOUT_S", 0.5)
+    events = await client.producer(EVENTS)
+    await send_event(events, 5)
+    await events.send(None, key=event_key(TOPIC))
+    topic = broker.broker.service.loaded.get(TopicName.parse(EVENTS))
+    assert topic is not None
+    assert isinstance(topic, Topic)
+    assert topic.compaction.start()
+    await until(lambda: not topic.compaction.is_running, 0.01)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await found(broker) == TopicPolicies()
+
+
+async def test_deleted_topic_leaves_no_policies(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    await (await client.producer(str(TOPIC))).close()
+    await change(broker, messageTTLInSeconds=5)
+    await broker.broker.service.topics.delete(TOPIC, force=True)
+    assert await found(broker) == TopicPolicies()
+
+
+async def test_policies_follow_after_system_topic_is_unloaded(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    await change(broker, messageTTLInSeconds=5)
+    topic = broker.broker.service.loaded.get(TopicName.parse(EVENTS))
+    assert topic is not None
+    await broker.broker.service.topics.unload(topic)
+    await change(broker, maxProducerPerTopic=3)
+    assert await found(broker) == TopicPolicies(messageTTLInSeconds=5, maxProducerPerTopic=3)
+
+
+async def test_documents_of_metadata_store_move_to_system_topic(broker: EmbeddedBroker) -> None:
+    store = broker.broker.service.metadata_store
+    path = metadata_paths.topic_policies(TOPIC)
+    await store.put(path, documents.encode(TopicPolicies(messageTTLInSeconds=5)))
+    assert await found(broker) == TopicPolicies(messageTTLInSeconds=5)
+    assert await store.get(path) is None
+    await broker.restart()
+    broker.broker.service.keep_topic_policies_in_system_topics()
+    assert await found(broker) == TopicPolicies(messageTTLInSeconds=5)
+
+
+async def test_deletion_of_namespace_ends_its_reader(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    namespace = NamespaceName("public", "short")
+    service = broker.broker.service
+    for _ in range(2):
+        await service.resources.create_namespace(namespace, NamespacePolicies())
+        topic = TopicName.parse(f"persistent://{namespace}/t")
+        assert await found(broker, topic) == TopicPolicies()
+        await (await client.producer(str(topic))).close()
+        await change(broker, topic, messageTTLInSeconds=5)
+        await service.topics.delete(topic, force=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await service.namespace_deletion.delete(namespace, force=False)
+        assert service.resources.namespace(namespace) is None
+        assert await service.directory.list(namespace, None, include_system=True) == []
+
+
+async def test_unused_namespaces_are_forgotten_above_limit(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_topic_policies, "MAX_NAMESPACES", 2)
+    await client.producer(str(TOPIC))  # its namespace stays in use
+    service = broker.broker.service
+    for number in range(4):
+        namespace = NamespaceName("public", f"n{number}")
+        await service.resources.create_namespace(namespace, NamespacePolicies())
+        topic = TopicName.parse(f"persistent://{namespace}/t")
+        await change(broker, topic, messageTTLInSeconds=number + 1)
+    reading = service.resources._topic_policies._namespaces  # type: ignore[attr-defined]
+    assert set(reading) == {TOPIC.namespace, NamespaceName("public", "n3")}
+    first = TopicName.parse("persistent://public/n0/t")
+    assert await found(broker, first) == TopicPolicies(messageTTLInSeconds=1)
