@@ -40,7 +40,7 @@ from pybroker.model.position import EARLIEST, Position
 from pybroker.runtime.clock import Clock
 from pybroker.zookeeper import ClientOptions, ServerAddresses
 
-FAULTS = int(os.environ.get("STORE_FAULTS", "3"))
+FAULTS = int(os.environ.get("STORE_FAULTS", "2"))
 SEED = int(os.environ.get("FAULT_SEED", "1"))
 LIMITS = LedgerLimits(max_entries_per_ledger=500, min_rollover_ms=0)
 FAST_ENTRIES = 2000

@@ -52,9 +52,12 @@ class OrphanedLedgers:
                 return
             counts = await self._deletion.run()
         except (BookKeeperError, StoreError) as error:
-            self._failed_runs += 1
-            self.failure = str(error)
+            self._fail(error)
             logs.error("orphaned_ledgers.failed", error=str(error))
+            return
+        except Exception as bug:  # noqa: BLE001  (a fault boundary)
+            self._fail(bug)
+            logs.error("orphaned_ledgers.failed", exc_info=bug)
             return
         self._runs += 1
         self._deleted += counts.deleted
@@ -67,6 +70,10 @@ class OrphanedLedgers:
             kept=counts.kept,
             complete=counts.is_complete,
         )
+
+    def _fail(self, error: Exception) -> None:
+        self._failed_runs += 1
+        self.failure = str(error) or type(error).__name__
 
     def figures(self) -> dict[str, float]:
         return {
