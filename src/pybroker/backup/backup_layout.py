@@ -147,7 +147,7 @@ def plan_copies(
     """Return the necessary copies, and the segment files that the backup already contains.
 
     `file_sizes` are those of the snapshot. `end_offsets` are the valid lengths of unsealed ledgers according to its
-    `checkpoint.db`; bytes behind them belong to no checkpoint. Raises BackupError if the backup contains more of a
+    `checkpoint.db`; bytes after them belong to no checkpoint. Raises BackupError if the backup contains more of a
     ledger than the snapshot.
     """
     tasks, unchanged = [], []

@@ -24,7 +24,7 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """Form of the address in CONNECT behind a proxy."""
+        """Return the address as CONNECT names the target broker to a proxy."""
         return str(self).partition("://")[2]
 
 

@@ -31,7 +31,7 @@ async def read_view(
 
 
 async def first_at(store: LedgerStore, view: CompactedInfo, position: Position) -> int:
-    """Return the number of the first entry at or behind `position`, or of all entries if there is none. Raises
+    """Return the number of the first entry at or after `position`, or of all entries if there is none. Raises
     StoreError.
     """
     low, high = 0, view.entries

@@ -109,7 +109,7 @@ class ConsumerState:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Return True if the new limit unblocks the consumer: immediately below it, not at half of it."""
+        """Set the limit. Return True if it unblocks the consumer: a count below the limit suffices here, not half of it."""
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
         self.blocked = 0 < max_unacked_messages <= self.unacked_messages

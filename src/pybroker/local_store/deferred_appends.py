@@ -23,7 +23,7 @@ class DeferredAppends:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """Return whether runs of `owner` wait. Its next run must then wait behind them."""
+        """Return whether deferred runs of `owner` exist. If so, its next run must be deferred too."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:

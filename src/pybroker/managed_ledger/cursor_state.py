@@ -209,7 +209,7 @@ class CursorState:
         return bool(self._holes)
 
     def first_undeleted(self, position: Position) -> Position:
-        """Return the first undeleted entry at or behind `position`, or the position of the next entry."""
+        """Return the first undeleted entry at or after `position`, or the position of the next entry."""
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:

@@ -231,7 +231,7 @@ class LedgerList:
         return Position(last.ledger_id, last.entry_id + 1)
 
     def normalize(self, position: Position) -> Position:
-        """Return the first entry at or behind `position`, or `end_position`."""
+        """Return the first entry at or after `position`, or `end_position`."""
         ledger_id, entry_id = position
         for index in range(bisect_left(self._ids, ledger_id), len(self._ids)):
             first_entry_id = max(0, entry_id) if self._ids[index] == ledger_id else 0

@@ -246,7 +246,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- operations of an administrator -----------------------------------------------------------------------------
 
     async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
-        """Continue at `position`, or the first entry behind it, and forget all acknowledgements from there on.
+        """Continue at `position`, or at the first entry after it, and forget all acknowledgements from there on.
 
         `unacked_words`: the messages of the batch at `position` that count as unacknowledged; by default all. Durable
         on return. Raises StoreError: then the reset applies now, but may not after a restart.

@@ -116,7 +116,7 @@ def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ledgers that are not in the list of ledgers."""
+    """Return the ids of ledgers that `info` names outside of its list of ledgers: trimmed ones, and the compacted one."""
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
 

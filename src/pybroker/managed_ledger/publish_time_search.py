@@ -32,7 +32,7 @@ class PublishTimes:
         self._time_of = time_of
 
     async def first_published_at(self, publish_time_ms: int, start: Position) -> Position:
-        """Return the first entry at or behind `start` that was published at that time or later; `end_position` if there
+        """Return the first entry at or after `start` that was published at that time or later; `end_position` if there
         is none.
 
         Raises StoreError.
@@ -47,7 +47,7 @@ class PublishTimes:
                 # A ledger was trimmed during the search.
 
     async def first_readable(self, position: Position) -> tuple[Position, int] | None:
-        """Return the first readable entry at or behind `position`, with its publish time. Raises StoreError."""
+        """Return the first readable entry at or after `position`, with its publish time. Raises StoreError."""
         ledgers = self._ledgers
         position = ledgers.normalize(position)
         while ledgers.has_entry(position):

@@ -42,7 +42,7 @@ def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def keys_text(item: Mapping[str, Any]) -> str | None:
-    """Return the known keys of a hash, or None if the broker knows none of them."""
+    """Return the known keys of a hash; None if the broker knows no key with it."""
     texts = [key_text(each) for each in item.get("keys", ())]
     if item.get("moreKeys"):
         texts.append("…")

@@ -222,8 +222,9 @@ class ServerContext:
 
     @property
     def most_outbound_bytes(self) -> int:
-        """Unsent bytes that one connection may have while others have few. A pause below this value is caused by other
-        connections.
+        """Number of unsent bytes that one connection may have while the others have few.
+
+        If a connection is paused below this value, other connections are the cause.
         """
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 

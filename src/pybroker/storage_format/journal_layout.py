@@ -278,7 +278,7 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Yield the type and ledger of each record about a ledger, and for entries the id behind the last one."""
+    """Yield the type and the ledger of each record about a ledger, and for entries the id after the last entry."""
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):
         number, length = _RECORD_HEADER.unpack_from(body, offset)

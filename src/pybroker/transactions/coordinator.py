@@ -539,7 +539,8 @@ class Coordinator:
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort the sink's open transactions up to that batch that the caller may end. Return their number."""
+        """Abort the open transactions of the sink up to and including the batch. Skip those that the caller may not end. Return
+        the number of aborted transactions."""
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
         for each in left:

@@ -33,7 +33,7 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """Record that a complete record is durable at `position`, behind all others."""
+        """Note that the complete state of `key` is durable at `position`, which is higher than all earlier ones."""
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position

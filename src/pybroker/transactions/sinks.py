@@ -122,7 +122,7 @@ class Marks:
         )
 
     def put(self, sink: str, mark: Mark) -> None:
-        """Move the mark behind all others."""
+        """Store the mark of `sink` as the most recently changed one."""
         holder = self._holders.get(sink)
         self.remove(sink)
         self._marks[sink] = mark

@@ -39,7 +39,7 @@ class Admissions(ABC, Generic[Address, Unit]):
 
     @abstractmethod
     def give_back(self, address: Address, unit: Unit) -> None:
-        """Return an unused unit, because its request ended at the same time."""
+        """Return a unit that was granted in the moment when its request ended, so that the request never used it."""
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
         """Return the time after which one of the waiting `addresses` may be admitted without a returned unit, such

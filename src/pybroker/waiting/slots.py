@@ -68,7 +68,7 @@ class Slots(Generic[T]):
         return Admission(True, displaced)
 
     def settle(self, occupant: T) -> None:
-        """Protect `occupant` from displacement. No effect without a slot."""
+        """Protect `occupant` from displacement. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
         if address is None or occupant not in self._unsettled:
             return
@@ -79,13 +79,13 @@ class Slots(Generic[T]):
             del self._unsettled_of[address]
 
     def unsettle(self, occupant: T) -> None:
-        """Treat `occupant` like a new one. No effect without a slot."""
+        """Treat `occupant` like a new one. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant not in self._unsettled:
             self._unsettle(occupant, address)
 
     def leave(self, occupant: T) -> None:
-        """Free the slot. No effect without one."""
+        """Free the slot of `occupant`. Does nothing if it has no slot."""
         self.settle(occupant)
         address = self._address_of.pop(occupant, None)
         if address is not None:

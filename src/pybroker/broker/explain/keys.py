@@ -162,7 +162,7 @@ def _of_draining(
 
 
 def _blocked(row: Mapping[str, Any], hashes: int) -> str:
-    """Name the blocked key. Several keys may share one hash, and the broker may know none of them."""
+    """Name the blocked keys of a hash as far as the broker knows them: several keys can have one hash."""
     if hashes > 1:
         return f"Keys of {hashes:,} hashes are blocked"
     keys = [key_text(each) for each in row.get("keys", ())]

@@ -117,7 +117,7 @@ def _undelivered(subscription: Subscription) -> int:
 
 
 def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of individually acknowledged entries at or behind `start`."""
+    """Return the number of individually acknowledged entries at or after `start`."""
     if not cursor.state.has_holes:
         return 0
     return sum(
@@ -147,7 +147,7 @@ def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _from(bitmap: BitMap, entry_id: int) -> int:
-    """Return the number of bits at or behind `entry_id`."""
+    """Return the number of bits at or after `entry_id`."""
     return len(bitmap) if entry_id <= 0 else len(bitmap) - int(bitmap.rank(entry_id - 1))
 
 
@@ -532,7 +532,7 @@ def delayed(subscription: Subscription) -> list[Finding]:
 
 
 def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Finding]]:
-    """Report large messages of which a consumer has some chunks while no more of them are stored."""
+    """Report chunked messages that a consumer has received in part, although the topic has no more of their chunks."""
     individual = subscription.individual
     if individual is None:
         return []

@@ -49,7 +49,7 @@ class TopicWatchers(TopicListener):
     # --- watchers ---------------------------------------------------------------------------------------------------
 
     def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
-        """Return the list. The caller must open a watcher of it in the same event loop iteration."""
+        """Return the watched list. The caller must open a watcher of the list in the same event loop iteration."""
         found = self._lists.get(namespace, {}).get(pattern)
         return WatchedTopics(namespace, pattern) if found is None else found
 

@@ -42,8 +42,9 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count the unacknowledged entries from `start` on, by default all, and all entries before the mark-delete
-    position. Raises StoreError.
+    """Count the unacknowledged entries from `start` on; without it, the whole backlog.
+
+    Entries between `start` and the mark-delete position are counted although they are acknowledged. Raises StoreError.
     """
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger

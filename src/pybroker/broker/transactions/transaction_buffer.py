@@ -184,7 +184,7 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Record that its marker, or the snapshot with its end, is being stored. No message of it follows."""
+        """Note that the end of the transaction is being stored. It gets no more messages."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:

@@ -31,7 +31,7 @@ class KeptHashes:
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep the hashes that `loser` lost while it has incomplete messages of them. Return whether there are some."""
+        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there are such hashes."""
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
@@ -71,7 +71,7 @@ class KeptHashes:
         return finished
 
     def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Keep each of these hashes at another consumer with an incomplete message of it. Return whether one was kept.
+        """Keep each of these hashes at another consumer that has an incomplete message of the hash. Return whether one was kept.
         With ordered delivery there is no such consumer.
         """
         found = False

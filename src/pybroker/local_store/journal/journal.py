@@ -62,7 +62,7 @@ class Journal(ABC):
         """Write the queued items, stop, and close the files. `is_covered`: see `JournalFiles.close`."""
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Forget the fenced ledger: the queue contains no item of it any more."""
+        """Forget that the ledger is fenced. Call this when the queue contains no item of the ledger any more."""
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:

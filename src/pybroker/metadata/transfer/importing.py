@@ -129,7 +129,7 @@ class DocumentImport:
         raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
 
     async def _count_starts(self, wanted: int) -> None:
-        """Let names of new producers begin behind those that the exported store has assigned.
+        """Let generated producer names continue after those that the exported store has assigned.
 
         A producer with an earlier one's name would lose its messages as duplicates, where deduplication is enabled.
         """

@@ -190,7 +190,7 @@ class Resumption:
 
     @property
     def unmatched_rows(self) -> int:
-        """Number of stored rows that this attempt has not repeated so far."""
+        """Number of stored rows that this attempt has not written again yet."""
         if self.is_over or self._next >= len(self._stored):
             return 0
         return self._stored[-1].end_row - (self._stored[self._next - 1].end_row if self._next else 0)
