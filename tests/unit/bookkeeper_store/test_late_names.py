@@ -111,6 +111,9 @@ class Story:
         acknowledged: list[Position] = []
         for number in range(40):
             positions += await topic.publish(entry(number))
+            assert positions[-1].ledger_id in self.layout.cluster.metadata.ledgers, (
+                "an entry with a receipt in a deleted ledger"
+            )
             if self.acknowledges and self.chance.random() < 0.4:
                 position = self.chance.choice(positions)
                 cursor.state.acknowledge(position.ledger_id, [position.entry_id])
@@ -140,13 +143,15 @@ class Story:
         await broker.stop()
 
 
-async def tell_stories(seeds: int, *, bookies_forget: bool) -> int:
-    """Return the number of deleted ledgers."""
+async def tell_stories(seeds: int, *, bookies_forget: bool, skips_after_s: float | None = None) -> int:
+    """Return the number of deleted ledgers. `skips_after_s`: a story that lasts longer is left out, because its owner is stuck."""
     deleted = 0
     for seed in range(seeds):
         story = Story(seed, bookies_forget=bookies_forget)
-        async with asyncio.timeout(15):
-            await story.run()
+        try:
+            await asyncio.wait_for(story.run(), skips_after_s)
+        except TimeoutError:
+            continue
         deleted += story.deleted
     return deleted
 
@@ -169,8 +174,8 @@ async def test_owner_without_limit_is_found(monkeypatch: pytest.MonkeyPatch, ack
     """Bookies that have forgotten the fence take its appends, and its cursor ledger is deleted."""
     monkeypatch.setattr(NamingLimit, "allows", lambda self, created: True)
     monkeypatch.setattr(Story, "acknowledges", acknowledges)
-    with pytest.raises((AssertionError, StoreError, TimeoutError)):
-        await tell_stories(60, bookies_forget=not acknowledges)
+    with pytest.raises((AssertionError, StoreError)):
+        await tell_stories(60, bookies_forget=not acknowledges, skips_after_s=3)
 
 
 async def new_broker() -> tuple[FreezingMetadata, LayoutBroker]:
