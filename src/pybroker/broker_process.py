@@ -14,6 +14,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,7 +55,13 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 )
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
-from pybroker.metadata.broker_identity import DIRECTORY_ID_PATH, BrokerIdentity, directory_id, keep_directory_id
+from pybroker.metadata.broker_identity import (
+    BROKERS_PATH,
+    DIRECTORY_ID_PATH,
+    BrokerIdentity,
+    directory_id,
+    keep_directory_id,
+)
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
@@ -85,6 +92,7 @@ from pybroker.version import __version__
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 if TYPE_CHECKING:
+    from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
 
 EXIT_OK = 0
@@ -276,6 +284,7 @@ class Broker:
         self._shared = None if stores is not None else shared_addresses(self.config)
         self._kind = LedgerStoreKind.MEMORY if stores is not None else ledger_store_kind(self.config)
         self._refresher: CertificateRefresher | None = None
+        self._orphaned_ledgers: OrphanedLedgers | None = None
         self.service: BrokerService
         self.listener: Listener
         self.http: HttpServer
@@ -460,7 +469,13 @@ class Broker:
         assert self._shared is not None, "`ledger_store_kind` has checked it"
         opened = await BookKeeperStores.open(self._shared.metadata, metadata, self.runtime)
         self._closers.append(opened.close)
+        self._orphaned_ledgers = opened.orphaned_ledgers(partial(self._is_leader, metadata))
         return Stores(metadata, opened.ledgers, opened.cursors, opened.records, opened.schemas)
+
+    async def _is_leader(self, metadata: MetadataStore) -> bool:
+        """Return whether this broker is alone on its metadata store."""
+        others = set(await metadata.children(BROKERS_PATH)) - {self._fixed_broker_id()}
+        return not others and metadata.holds_session()
 
     async def _open_local_store(self, known: KnownData) -> LocalStore:
         config = self.config
@@ -587,6 +602,8 @@ class Broker:
             )
             if refresher is not None:
                 group.create_task(refresher.run(), name="certificates")
+            if self._orphaned_ledgers is not None:
+                group.create_task(self._orphaned_ledgers.run(), name="orphaned ledgers")
 
     async def _check_expired_credentials(self) -> None:
         if not self.config.authentication_enabled:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.bookie_faults import faulty_cluster
 from tests.support.bookkeeper_cluster import ROOT, BookKeeperCluster, bookkeeper_cluster
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions
@@ -24,9 +27,26 @@ def cluster() -> Iterator[BookKeeperCluster]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def four_bookies() -> Iterator[BookKeeperCluster]:
+    """For tests with faults."""
+    with faulty_cluster() as started:
+        yield started
+
+
+def init_metadata(cluster_name: str, zookeeper: str) -> None:
+    """Prepare the metadata store for a cluster of brokers."""
+    url = f"metadataStoreUrl=zk:{zookeeper}"
+    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", cluster_name, "--set", url]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @asynccontextmanager
 async def connected(
-    cluster: BookKeeperCluster, options: BookKeeperOptions, open_transport: OpenTransport = open_tcp
+    cluster: BookKeeperCluster,
+    options: BookKeeperOptions,
+    open_transport: OpenTransport = open_tcp,
+    clock: Clock | None = None,
 ) -> AsyncIterator[BookKeeperClient]:
     """A client with its own session of ZooKeeper."""
     zookeeper = ZooKeeperClient(
@@ -44,7 +64,7 @@ async def connected(
         bookies,
         options,
         chance=random.SystemRandom(),
-        clock=Clock(),
+        clock=clock or Clock(),
         open_transport=open_transport,
     )
     try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import MappingProxyType
 
 import pulsar
 import pytest
+from tests.bookkeeper.conftest import init_metadata
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.java_broker import JavaBroker
@@ -66,9 +65,7 @@ class Brokers:
 def two_brokers(cluster: BookKeeperCluster, directory: Path, **more: str) -> Brokers:
     """Prepare the metadata of the cluster. `more`: settings of both brokers."""
     zookeeper = cluster.zookeeper.address
-    url = f"metadataStoreUrl=zk:{zookeeper}"
-    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
-    subprocess.run(command, check=True, capture_output=True)
+    init_metadata(CLUSTER, zookeeper)
     return Brokers(directory, zookeeper, both=more)
 
 

@@ -18,7 +18,7 @@ from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.bookkeeper.protocol.frames import add_request
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo, PositionInfo
 from pybroker.cli.program import main
-from pybroker.ledgers.ledger_properties import managed_ledger_properties
+from pybroker.ledgers.ledger_properties import ClusterMark, managed_ledger_properties
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
@@ -65,7 +65,7 @@ def entry_of_pulsar(sequence_id: int, key: str) -> bytes:
 async def test_open_ledger_is_listed_and_dumped_without_fencing(cluster: BookKeeperCluster, command: Command) -> None:
     options = BookKeeperOptions(quorums=Quorums(3, 2, 2), password=b"secret")
     async with connected(cluster, options) as client:
-        writer = await client.create_ledger(managed_ledger_properties("c1", TOPIC))
+        writer = await client.create_ledger(managed_ledger_properties(ClusterMark("c1", 1), TOPIC))
         for number in range(5):
             await writer.add(entry_of_pulsar(number, f"k{number}"))
         await writer.add(b"no entry of Pulsar")
@@ -129,8 +129,10 @@ async def test_errors_tell_what_to_do(cluster: BookKeeperCluster, command: Comma
 
 async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, command: Command) -> None:
     async with connected(cluster, BookKeeperOptions(quorums=Quorums(1, 1, 1))) as client:
-        writers = [await client.create_ledger(managed_ledger_properties("orphans", TOPIC)) for _ in range(3)]
-        await client.create_ledger(managed_ledger_properties("another", TOPIC))
+        writers = [
+            await client.create_ledger(managed_ledger_properties(ClusterMark("orphans", 1), TOPIC)) for _ in range(3)
+        ]
+        await client.create_ledger(managed_ledger_properties(ClusterMark("another", 1), TOPIC))
         await client.create_ledger({"application": b"pulsar"})
         named, cursor, orphan = (each.ledger_id for each in writers)
         zookeeper = ZooKeeperClient(
@@ -154,7 +156,7 @@ async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, comma
 
         await zookeeper.set(f"/managed-ledgers/{TOPIC}", b"\x47\x78compressed")
         code, _, error = await command(*words, "0.00001")
-        assert (code, "is compressed" in error) == (2, True)
+        assert (code, "damaged" in error) == (2, True)
         await zookeeper.delete(f"/managed-ledgers/{TOPIC}/sub")
         await zookeeper.delete(f"/managed-ledgers/{TOPIC}")
         await zookeeper.close()

@@ -12,6 +12,7 @@ from tests.unit.ledgers import test_store_contract as contract
 from pybroker.bookkeeper import BookKeeperOptions, Quorums
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerStore
 from pybroker.memory.broker_memory import Memory
 from pybroker.runtime.clock import Clock
@@ -38,7 +39,13 @@ class OwnLedgers(BookKeeperLedgerStore):
 async def store(cluster: BookKeeperCluster) -> AsyncIterator[LedgerStore]:
     async with connected(cluster, OPTIONS) as client:
         clock = Clock()
-        made = OwnLedgers(client, Memory.ample(clock), entry_message_count, max_entry_bytes=max_entry_bytes(OPTIONS))
+        made = OwnLedgers(
+            client,
+            Memory.ample(clock),
+            entry_message_count,
+            max_entry_bytes=max_entry_bytes(OPTIONS),
+            naming=NamingLimit(clock, None),
+        )
         made.own = set()
         yield made
         await made.close()

@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pulsar
 import pytest
 import uvloop
-from tests.bookkeeper.conftest import connected
+from tests.bookkeeper.conftest import connected, init_metadata
 from tests.support.bookkeeper_cluster import BookKeeperCluster, JavaClient, bookkeeper_cluster
+from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import CertificateAuthority
 
 from pybroker.bookkeeper import BookKeeperOptions, Quorums
 from pybroker.bookkeeper.errors import BookieUnavailable, BookKeeperError
 from pybroker.bookkeeper.secure_connections import SecureConnector
+from pybroker.bookkeeper_store.bookie_security import SASL_PLUGIN
 from pybroker.zookeeper.digest_md5 import SaslCredentials
 
 OPTIONS = BookKeeperOptions(quorums=Quorums(2, 2, 2), append_timeout_ms=3000)
@@ -34,6 +37,7 @@ class SecureCluster:
     cluster: BookKeeperCluster
     authority: CertificateAuthority
     java: JavaClient
+    jaas: Path
 
     def connector(self, user: SaslCredentials | None = USER, *, has_tls: bool = True) -> SecureConnector:
         tls = ssl.create_default_context(cafile=self.authority.certificate_path) if has_tls else None
@@ -68,7 +72,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
         words = [f"{key}={value}" for key, value in client.items()]
         java = JavaClient(cluster.class_path, directory, cluster.zookeeper.address, *words, java_options=java_options)
         try:
-            yield SecureCluster(cluster, authority, java)
+            yield SecureCluster(cluster, authority, java, jaas)
         finally:
             java.close()
 
@@ -116,7 +120,49 @@ async def test_client_without_user_is_refused(secure: SecureCluster) -> None:
 
 
 async def test_untrusted_certificate_is_refused(secure: SecureCluster, tmp_path: Path) -> None:
-    other = SecureCluster(secure.cluster, CertificateAuthority(tmp_path), secure.java)
+    other = SecureCluster(secure.cluster, CertificateAuthority(tmp_path), secure.java, secure.jaas)
     async with connected(secure.cluster, OPTIONS, other.connector()) as client:
         with pytest.raises(BookieUnavailable, match="certificate verify failed"):
             await client.bookie_space(secure.cluster.bookies[0].bookie_id)
+
+
+def test_whole_broker_uses_secure_bookies_by_configuration(secure: SecureCluster, tmp_path: Path) -> None:
+    """An acknowledgement survives a restart, and messages survive kill -9."""
+    init_metadata("secure", secure.cluster.zookeeper.address)
+    settings = {
+        "clusterName": "secure",
+        "metadataStoreUrl": f"zk:{secure.cluster.zookeeper.address}",
+        "bookkeeperTLSClientAuthentication": "true",
+        "bookkeeperTLSTrustCertsFilePath": str(secure.authority.certificate_path),
+        "bookkeeperClientAuthenticationPlugin": SASL_PLUGIN,
+        "bookkeeperClientAuthenticationParametersName": "saslJaasClientSectionName",
+        "bookkeeperClientAuthenticationParameters": "BookKeeper",
+        "bookkeeperClientSaslJaasFilePath": str(secure.jaas),
+        "ledgerStore": "bookkeeper",
+    }
+    broker = BrokerProcess(tmp_path, settings)
+    topic = "persistent://public/default/secure"
+    broker.start()
+    try:
+        client = pulsar.Client(broker.url)
+        consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(20):
+            producer.send(b"%d" % number)
+        assert consumer.receive(20_000).data() == b"0"
+        consumer.acknowledge(consumer.receive(20_000))
+        client.close()
+        assert broker.stop() == 0
+        broker.start()
+        client = pulsar.Client(broker.url)
+        client.create_producer(topic, batching_enabled=False).send(b"20")
+        broker.kill()
+        client.close()
+        broker.start()
+        client = pulsar.Client(broker.url)
+        consumer = client.subscribe(topic, "sub")
+        received = {consumer.receive(20_000).data() for _ in range(20)}
+        assert received == {b"%d" % number for number in range(21)} - {b"1"}
+        client.close()
+    finally:
+        broker.stop()

@@ -9,6 +9,7 @@ from tests.support.bookie_model import ModelMetadata, ModelNetwork
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperOptions, Quorums
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.memory.broker_memory import Memory
 from pybroker.runtime.clock import Clock
 from pybroker.wire.entry_metadata import entry_message_count
@@ -43,7 +44,12 @@ class ModelCluster:
             open_transport=network.open_transport,
         )
 
-    def store(self, clock: Clock | None = None, max_in_flight_bytes: int | None = None) -> BookKeeperLedgerStore:
+    def store(
+        self,
+        clock: Clock | None = None,
+        max_in_flight_bytes: int | None = None,
+        naming: NamingLimit | None = None,
+    ) -> BookKeeperLedgerStore:
         clock = clock or Clock()
         return BookKeeperLedgerStore(
             self.client(clock),
@@ -51,6 +57,7 @@ class ModelCluster:
             entry_message_count,
             max_entry_bytes=max_entry_bytes(self.options),
             max_in_flight_bytes=max_in_flight_bytes,
+            naming=naming or NamingLimit(clock, None),
         )
 
 

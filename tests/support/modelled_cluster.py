@@ -16,6 +16,7 @@ from tests.support.shared_store import SharedSession, SharedTree
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.client_options import max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.broker.service import BrokerService
 from pybroker.broker_assembly import Stores
@@ -51,6 +52,7 @@ class ClusterBroker:
             nodes,
             max_entry_bytes=max_entry_bytes(cluster.bookies.options),
             max_entries=50_000,
+            naming=NamingLimit(runtime.clock, None),
         )
         records = PulsarRecords(self._ledgers.client, self.store, nodes, runtime.clock)
         stores = Stores(self.store, self._ledgers, self._cursors, records)

@@ -11,7 +11,9 @@ from tests.unit.managed_ledger.stack import PATH, SMALL, FakeClock, Topic, publi
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.client_options import max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
+from pybroker.ledgers.ledger_properties import ClusterMark
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -19,6 +21,7 @@ from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime.clock import Clock
 
 
 class LayoutBroker:
@@ -31,17 +34,21 @@ class LayoutBroker:
         limits: LedgerLimits = SMALL,
         max_cursor_entries: int = 50_000,
         max_state_bytes: int | None = None,
+        mark: ClusterMark | None = None,
+        client_clock: Clock | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.metadata = metadata
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
-        self.store = cluster.store()
+        naming = NamingLimit(self.clock, mark)
+        self.store = cluster.store(client_clock, naming=naming)
         self.cursors = BookKeeperCursorStore(
             self.store.client,
             metadata,
             nodes,
             max_entry_bytes=max_state_bytes or max_entry_bytes(cluster.options),
             max_entries=max_cursor_entries,
+            naming=naming,
         )
         resources = LedgerResources(self.store, EntryCache(1 << 20), limits, self.clock, 10_000, publish_time_of)
         self.records = PulsarRecords(self.store.client, metadata, nodes, self.clock)
@@ -70,6 +77,19 @@ class Layout:
         self.metadata = MemoryMetadataStore() if metadata is None else metadata
 
     def broker(
-        self, limits: LedgerLimits = SMALL, max_cursor_entries: int = 50_000, max_state_bytes: int | None = None
+        self,
+        limits: LedgerLimits = SMALL,
+        max_cursor_entries: int = 50_000,
+        max_state_bytes: int | None = None,
+        mark: ClusterMark | None = None,
+        client_clock: Clock | None = None,
     ) -> LayoutBroker:
-        return LayoutBroker(self.cluster, self.metadata, limits, max_cursor_entries, max_state_bytes)
+        return LayoutBroker(
+            self.cluster,
+            self.metadata,
+            limits,
+            max_cursor_entries,
+            max_state_bytes=max_state_bytes,
+            mark=mark,
+            client_clock=client_clock,
+        )

@@ -105,6 +105,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *STORES,
         "zookeeper",
         "bookkeeper",
+        "bookkeeper_store",
         "managed_ledger",
         "dispatch.delayed.delayed_record",
         "broker.transactions.transaction_recovery",

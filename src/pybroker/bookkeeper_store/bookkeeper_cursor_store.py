@@ -29,6 +29,7 @@ from pybroker.bookkeeper_store.cursor_documents import (
 )
 from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
 from pybroker.bookkeeper_store.ledger_custom import cursor_metadata
+from pybroker.bookkeeper_store.naming_limit import Moment, NamingLimit
 from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_last
 from pybroker.errors import DamagedEntries, NoSuchLedger, StateTooLarge, StoreError
@@ -54,6 +55,7 @@ class _Cursor:
         self._node = nodes.get(cursor_id)
         self.lock = asyncio.Lock()
         self.ledger: StateLedger | None = None
+        self.ledger_created = Moment(0, 0)
         self.queue: list[tuple[bytes, CursorDone | None]] = []
         self.state_bytes = 0
         """The size of the last state that was stored or refused."""
@@ -92,7 +94,9 @@ class BookKeeperCursorStore(CursorStore):
         *,
         max_entry_bytes: int,
         max_entries: int = MAX_ENTRIES,
+        naming: NamingLimit,
     ) -> None:
+        self._naming = naming
         self._client = client
         self._nodes = nodes
         self._max_entry_bytes = max_entry_bytes
@@ -199,7 +203,7 @@ class BookKeeperCursorStore(CursorStore):
                 self._max_entry_bytes,
             )
         ledger = cursor.ledger
-        if ledger is not None and ledger.entry_count < self._max_entries:
+        if ledger is not None and ledger.entry_count < self._max_entries and self._is_usable(cursor, ledger):
             try:
                 await ledger.add(payload)
             except StoreError as error:
@@ -207,17 +211,29 @@ class BookKeeperCursorStore(CursorStore):
                 logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
             else:
                 if not ledger.is_named:
-                    await self._name(node, ledger, record)
+                    await self._name(node, cursor, ledger, record)
                 return
-        ledger = await StateLedger.create(self._client, cursor_metadata(node.owner, node.name))
-        cursor.ledger = ledger
+        custom = cursor_metadata(node.owner, node.name, self._naming.mark)
+        created = self._naming.now()
+        ledger = await StateLedger.create(self._client, custom)
+        cursor.ledger, cursor.ledger_created = ledger, created
         await ledger.add(payload)
-        await self._name(node, ledger, record)
+        await self._name(node, cursor, ledger, record)
 
-    async def _name(self, node: CursorNode, ledger: StateLedger, record: CursorRecord) -> None:
+    def _is_usable(self, cursor: _Cursor, ledger: StateLedger) -> bool:
+        return ledger.is_named or self._naming.allows(cursor.ledger_created)
+
+    async def _name(self, node: CursorNode, cursor: _Cursor, ledger: StateLedger, record: CursorRecord) -> None:
+        """Raises StoreError, also if the name is stored so late that the ledger may be deleted; the next write uses another one."""
         before = node.ledger_id
-        node.put_ledger(ledger.ledger_id, record)
-        await node.save()
+        if self._naming.allows(cursor.ledger_created):
+            node.put_ledger(ledger.ledger_id, record)
+            await node.save()
+        if not self._naming.allows(cursor.ledger_created):
+            logs.warning(
+                "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
+            )
+            raise StoreError(f"naming the cursor ledger {ledger.ledger_id} took too long, try again")
         ledger.is_named = True
         if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
             await delete_ledger(self._client, before)

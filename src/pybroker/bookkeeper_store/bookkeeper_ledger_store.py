@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
-from pybroker.bookkeeper.errors import LedgerClosed, WrongKey
+from pybroker.bookkeeper.errors import LedgerClosed, NoSuchLedger, WrongKey
 from pybroker.bookkeeper_store.bookie_watch import BookieWatch
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
+from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes
@@ -56,8 +58,11 @@ class BookKeeperLedgerStore(LedgerStore):
         *,
         max_entry_bytes: int,
         max_in_flight_bytes: int | None = None,
+        naming: NamingLimit,
     ) -> None:
         """`message_count_of` returns the messages in an entry; it never raises. `max_entry_bytes`: larger ones are refused."""
+        self._naming = naming
+        self.orphans: OrphanedLedgers | None = None
         self.client = client
         self._memory = memory
         self._message_count_of = message_count_of
@@ -114,12 +119,12 @@ class BookKeeperLedgerStore(LedgerStore):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
-        opened = OpenLedger(self._ended)
+        opened = OpenLedger(self._ended, self._naming.now())
         is_compacted = purpose is LedgerPurpose.COMPACTED
         try:
             with self._measured(CREATE):
                 writer = await self.client.create_ledger(
-                    custom_metadata(purpose, owner),
+                    custom_metadata(purpose, owner, self._naming.mark),
                     opened,
                     digest_type=DigestType.CRC32 if is_compacted else None,
                     password=COMPACTED_PASSWORD if is_compacted else None,
@@ -131,6 +136,10 @@ class BookKeeperLedgerStore(LedgerStore):
         self._open[writer.ledger_id] = opened
         self._counts["ledgers_created"] += 1
         return writer.ledger_id
+
+    def may_be_named(self, ledger_id: int) -> bool:
+        opened = self._open.get(ledger_id)
+        return opened is not None and self._naming.allows(opened.created)
 
     def append(self, run: AppendRun) -> None:
         opened = self._open.get(run.ledger_id)
@@ -238,6 +247,12 @@ class BookKeeperLedgerStore(LedgerStore):
         await _all_sent(opened)
         try:
             metadata = await self.client.close_ledger(opened.writer)
+        except NoSuchLedger as error:
+            if opened.writer.last_confirmed >= 0:
+                raise store_error(error) from error
+            # It was deleted as orphaned, because its name came late. It was fenced before, so no entry was stored.
+            self._open.pop(ledger_id, None)
+            return LedgerSummary(ledger_id, 0, 0, 0)
         except BookKeeperError as error:
             raise store_error(error) from error
         self._counts["ledgers_sealed"] += 1
@@ -291,7 +306,7 @@ class BookKeeperLedgerStore(LedgerStore):
         sent_ms = [since_ms for each in self._open.values() if (since_ms := each.oldest_sent_ms) is not None]
         counts["bookkeeper_oldest_append_seconds"] = (now_ms - min(sent_ms)) / 1000 if sent_ms else 0
         counts["bookkeeper_slow_ledgers"] = sum(now_ms - each >= SLOW_APPEND_MS for each in sent_ms)
-        return counts
+        return counts if self.orphans is None else {**counts, **self.orphans.figures()}
 
     async def close(self) -> None:
         """Close the connections. Ledgers that are open stay open, as after a crash: the next owner recovers them."""

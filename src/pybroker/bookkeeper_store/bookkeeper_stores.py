@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, BookKeeperOptions, DigestType, Quorums
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
+from pybroker.bookkeeper_store.bookie_security import bookie_transport
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.naming_limit import NamingLimit
+from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.bookkeeper_store.store_errors import store_error
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_properties import ClusterMark
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
 from pybroker.runtime.runtime import Runtime
@@ -26,6 +30,8 @@ from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
 LEDGERS_ROOT = "/ledgers"
 DIGEST_TYPES = {"MAC": DigestType.HMAC} | {each.name: each for each in DigestType if each is not DigestType.HMAC}
 """Pulsar's names of digest types."""
+NEVER = 1 << 62
+"""So many errors never happen."""
 
 
 def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
@@ -48,9 +54,13 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
         add_timeout_ms=timeout_ms,
         read_timeout_ms=timeout_ms,
         append_timeout_ms=2 * timeout_ms,
-        quarantine_failures=config.bookkeeper_client_health_check_error_threshold_per_interval,
+        quarantine_failures=(
+            config.bookkeeper_client_health_check_error_threshold_per_interval
+            if config.bookkeeper_client_health_check_enabled
+            else NEVER
+        ),
         quarantine_interval_ms=config.bookkeeper_client_health_check_interval_seconds * 1000,
-        quarantine_ms=config.bookkeeper_client_quarantine_time_in_seconds * 1000,
+        quarantine_ms=config.bookkeeper_client_health_check_quarantine_time_in_seconds * 1000,
         use_batch_reads=config.bookkeeper_enable_batch_read,
         **NO_LIMIT,
     )
@@ -77,13 +87,21 @@ class BookKeeperStores:
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
         largest = max_entry_bytes(options)
         self._connections = connections
-        self.ledgers = BookKeeperLedgerStore(client, runtime.memory, entry_message_count, max_entry_bytes=largest)
+        config = runtime.config
+        mark = ClusterMark.of_age(config.cluster_name, config.orphaned_ledger_min_age_in_seconds * 1000)
+        naming = NamingLimit(runtime.clock, mark)
+        self._metadata = metadata
+        self._runtime = runtime
+        self.ledgers = BookKeeperLedgerStore(
+            client, runtime.memory, entry_message_count, max_entry_bytes=largest, naming=naming
+        )
         self.cursors = BookKeeperCursorStore(
             client,
             metadata,
             nodes,
             max_entry_bytes=largest,
-            max_entries=runtime.config.managed_ledger_cursor_max_entries_per_ledger,
+            max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
+            naming=naming,
         )
         self.records = PulsarRecords(client, metadata, nodes, runtime.clock)
         self.schemas = PulsarSchemaStorage(client, metadata)
@@ -96,6 +114,7 @@ class BookKeeperStores:
         """
         config = runtime.config
         options = bookkeeper_options(config)
+        open_transport = bookie_transport(runtime)
         zookeeper = ZooKeeperClient(addresses, client_options(config))
         bookies = ZooKeeperBookies(zookeeper, LEDGERS_ROOT)
         try:
@@ -120,10 +139,16 @@ class BookKeeperStores:
             options,
             chance=runtime.random,
             clock=runtime.clock,
+            open_transport=open_transport,
         )
         stores = cls(client, options, metadata, runtime, (bookies, zookeeper))
         stores.ledgers.watch.start()
         return stores
+
+    def orphaned_ledgers(self, is_leader: Callable[[], Awaitable[bool]]) -> OrphanedLedgers:
+        """Return the periodic deletion, which the caller runs. The ledger store shows its counts."""
+        self.ledgers.orphans = OrphanedLedgers(self.ledgers.client, self._metadata, self._runtime, is_leader)
+        return self.ledgers.orphans
 
     async def close(self) -> None:
         await self.cursors.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER
+from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER, ClusterMark
 from pybroker.ledgers.ledger_store import LedgerPurpose
 from pybroker.metadata.metadata_paths import java_decoded, java_encoded
 
@@ -10,20 +10,24 @@ MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
 _PULSAR = {APPLICATION: b"pulsar"}
 
 
-def custom_metadata(purpose: LedgerPurpose, owner: str) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger of the managed ledger at the path `owner`."""
+def custom_metadata(purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
+    """Return the custom metadata of a ledger of the managed ledger at the path `owner`.
+
+    A compacted ledger has no mark: its compaction may last longer than a ledger may stay without a name.
+    """
     parent, _, encoded = owner.removeprefix(MANAGED_LEDGERS_PREFIX).rpartition("/")
     topic = java_decoded(encoded)
     custom = {**_PULSAR, COMPONENT: purpose.value.encode()}
     if purpose is LedgerPurpose.COMPACTED:
         tenant, namespace, domain = parent.split("/")
         return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{topic}".encode()}
-    return {**custom, MANAGED_LEDGER: f"{parent}/{java_encoded(topic)}".encode()}
+    marks = {} if mark is None else mark.properties()
+    return {**custom, MANAGED_LEDGER: f"{parent}/{java_encoded(topic)}".encode(), **marks}
 
 
-def cursor_metadata(owner: str, cursor_name: str) -> dict[str, bytes]:
+def cursor_metadata(owner: str, cursor_name: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
     """Return the custom metadata of a cursor ledger."""
-    return {**custom_metadata(LedgerPurpose.ENTRIES, owner), "pulsar/cursor": java_encoded(cursor_name).encode()}
+    return {**custom_metadata(LedgerPurpose.ENTRIES, owner, mark), "pulsar/cursor": java_encoded(cursor_name).encode()}
 
 
 def record_metadata(record_id: str) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pybroker.bookkeeper.errors import BookKeeperError, LedgerClosed
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_writer import AppendOutcome, LedgerWriter
+from pybroker.bookkeeper_store.naming_limit import Moment
 from pybroker.errors import AppendUnknown, LedgerFenced, StoreError
 from pybroker.ledgers.ledger_store import AppendRun
 
@@ -20,8 +21,11 @@ class OpenLedger:
     The first of them may be stored; the owner must not refuse one of them and append a later one again.
     """
 
-    def __init__(self, completed: Callable[[list[AppendRun], list[float], bool], None]) -> None:
-        """`completed(runs, sent_ms, is_stored)` is called when sent runs have ended, with the times when they were sent."""
+    def __init__(self, completed: Callable[[list[AppendRun], list[float], bool], None], created: Moment) -> None:
+        """`completed(runs, sent_ms, is_stored)` is called when sent runs have ended, with the times when they were sent.
+        `created`: before the ledger was.
+        """
+        self.created = created
         self.writer: LedgerWriter
         self.reader: LedgerReader
         self.reader_changes = 0

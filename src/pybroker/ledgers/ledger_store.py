@@ -288,6 +288,14 @@ class LedgerStore(ABC):
         `owner` is the path of the managed ledger. A remote store records both, so that a lost ledger can be attributed.
         """
 
+    def may_be_named(self, ledger_id: int) -> bool:
+        """Return whether metadata may name the new ledger, which they do not name yet.
+
+        A shared store deletes ledgers that stay without a name. The owner asks before it stores the name, and again when
+        the name is stored, before the first append. If the answer is False, it discards the ledger and uses another one.
+        """
+        return True
+
     @abstractmethod
     def append(self, run: AppendRun) -> None:
         """Store `run`. Calls `run.listener.append_completed` later, never inside this call.

@@ -102,6 +102,8 @@ class ManagedLedgerFactory:
             if not document.is_terminated:
                 await self._discard_new(managed)
             raise
+        if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
+            raise StoreError(f"{path} cannot be opened: naming its new ledger took too long, try again")
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed

@@ -26,7 +26,7 @@ import asyncio
 from collections.abc import Callable, Container, Hashable, Mapping
 
 from pybroker.errors import AppendUnknown, LedgerFenced, LedgerTerminated, NoSuchLedger, StorageFull, StoreError
-from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerPurpose
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun, LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_backlog import Backlog, count_backlog
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
@@ -378,18 +378,31 @@ class ManagedLedger(AppendListener):
     async def _change(self) -> None:
         """Close the current ledger, name the next one, and continue there. Raises StoreError: may be repeated."""
         await self._close_ledger(self._ledger_id)
-        next_ledger_id = self._next_ledger_id
-        if next_ledger_id is None:
-            next_ledger_id = self._next_ledger_id = await self._store.create_ledger(LedgerPurpose.ENTRIES, self.name)
-        if not self.ledgers.has_ledger(next_ledger_id):
-            self.ledgers.add_ledger(next_ledger_id)
-        await self.document.save()
+        while True:
+            next_ledger_id = await self._ledger_to_name()
+            if not self.ledgers.has_ledger(next_ledger_id):
+                self.ledgers.add_ledger(next_ledger_id)
+            await self.document.save()
+            if self._store.may_be_named(next_ledger_id):
+                break
         self._next_ledger_id = None
         self._ledger_id = next_ledger_id
         self._next_entry_id = self._ledger_bytes = 0
         self._ledger_opened_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
         self.is_write_failed = self.is_changing_ledger = False
         self._send_waiting()
+
+    async def _ledger_to_name(self) -> int:
+        """Return the next ledger, or another one if it may not be named any more. Raises StoreError."""
+        ledger_id = self._next_ledger_id
+        if ledger_id is not None and not self._store.may_be_named(ledger_id):
+            logs.warning("ledger.named_too_late", managed_ledger=self.name, ledger_id=ledger_id)
+            await self._discard_next()
+            if self.ledgers.has_ledger(ledger_id):  # Trimming deletes it.
+                self.ledgers.close_ledger(LedgerSummary(ledger_id, 0, 0, 0), self._resources.clock.wall_ms())
+        if self._next_ledger_id is None:
+            self._next_ledger_id = await self._store.create_ledger(LedgerPurpose.ENTRIES, self.name)
+        return self._next_ledger_id
 
     def _send_waiting(self) -> None:
         waiting = self.pending_appends.take_all()

@@ -63,6 +63,10 @@ async def filled(store: LedgerStore, listener: Listener, *payloads: bytes) -> in
     return ledger_id
 
 
+async def test_new_ledger_may_be_named(store: LedgerStore) -> None:
+    assert store.may_be_named(await store.create_ledger(LedgerPurpose.ENTRIES, "/managed-ledgers/p/d/persistent/t"))
+
+
 async def test_ledger_ids_rise(store: LedgerStore) -> None:
     ids = [await create(store) for _ in range(4)]
     ids.append(await store.create_ledger(LedgerPurpose.COMPACTED, OWNER))

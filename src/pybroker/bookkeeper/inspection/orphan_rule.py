@@ -3,8 +3,8 @@
 A ledger is orphaned if all of this holds:
 
 * it has the properties that the owner's brokers write, and the name of a managed ledger;
-* it was created at least `min_age_ms` ago. A broker must name a ledger within this time, by its own clock and by those of
-  the other brokers;
+* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator names it. The rest of
+  this time is for differences between the clocks of brokers;
 * no document names it. The documents must be read after the ledger was listed, because a name may be written in between.
 
 The last entry, the size and the state of a ledger do not matter.
@@ -12,7 +12,7 @@ The last entry, the size and the state of a ledger do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from enum import Enum
 
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata
@@ -29,13 +29,24 @@ class OrphanVerdict(Enum):
 
 
 class OrphanRule:
-    """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty."""
+    """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty.
+    `named_within_ms` returns the time within which the creator names the ledger, from the properties; None without a promise.
+    """
 
-    def __init__(self, required: Mapping[str, bytes], owner_key: str, min_age_ms: int) -> None:
-        if not required or min_age_ms <= 0:
+    def __init__(
+        self,
+        required: Mapping[str, bytes],
+        owner_key: str,
+        named_within_ms: Callable[[Mapping[str, bytes]], int | None],
+        age_factor: int,
+        min_age_ms: int,
+    ) -> None:
+        if not required or min_age_ms <= 0 or age_factor <= 1:
             raise ValueError("a rule without properties or age would delete the ledgers of other applications")
         self._required = required
         self._owner_key = owner_key
+        self._named_within_ms = named_within_ms
+        self._age_factor = age_factor
         self._min_age_ms = min_age_ms
 
     def is_own(self, metadata: LedgerMetadata) -> bool:
@@ -49,10 +60,11 @@ class OrphanRule:
         self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
     ) -> OrphanVerdict:
         """`named_ids`: all ledgers that any document names. `now_ms`: the time when the ledger was listed."""
-        if not self.is_own(metadata):
+        promise_ms = self._named_within_ms(metadata.custom)
+        if promise_ms is None or not self.is_own(metadata):
             return OrphanVerdict.FOREIGN
         if metadata.created_ms is None:
             return OrphanVerdict.WITHOUT_AGE
-        if now_ms - metadata.created_ms < self._min_age_ms:
+        if now_ms - metadata.created_ms < max(self._min_age_ms, self._age_factor * promise_ms):
             return OrphanVerdict.YOUNG
         return OrphanVerdict.NAMED if ledger_id in named_ids else OrphanVerdict.ORPHANED

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pybroker.bookkeeper.inspection.orphan_rule import OrphanRule, OrphanVerdict
+from pybroker.bookkeeper.inspection.orphan_rule import OrphanVerdict
 from pybroker.bookkeeper.inspection.orphan_search import OrphanSearch
-from pybroker.ledgers.ledger_properties import MANAGED_LEDGER, cluster_properties
+from pybroker.bookkeeper_store.named_ledgers import NamedLedgers
+from pybroker.bookkeeper_store.orphaned_ledgers import orphan_rule
+from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.runtime.clock import Clock
 from pybroker.tools.ledgers_on_bookkeeper.connecting import EXIT_OK, LedgerTool
 from pybroker.tools.ledgers_on_bookkeeper.listing import ledger_item
-from pybroker.tools.ledgers_on_bookkeeper.named_ledgers import named_ledgers
 
 
 async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> int:
@@ -17,11 +18,8 @@ async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> 
     Raises StoreError for a document that cannot be read, because it may name any ledger.
     """
 
-    async def read_names() -> set[int]:
-        return await named_ledgers(tool.zookeeper)
-
-    rule = OrphanRule(cluster_properties(cluster_name), MANAGED_LEDGER, min_age_ms)
-    search = OrphanSearch(tool.client, rule, read_names, Clock())
+    names = NamedLedgers(ZooKeeperMetadataStore(tool.zookeeper))
+    search = OrphanSearch(tool.client, orphan_rule(cluster_name, min_age_ms), names, Clock())
     counts = dict.fromkeys(OrphanVerdict, 0)
     ledger_ids = await tool.client.list_ledgers()
     for found in await search.run(ledger_ids):

@@ -1,0 +1,38 @@
+"""The time within which an owner names a ledger that it has created: afterwards the cluster's leader may delete the ledger.
+
+The owner asks before it stores the name, and again when the name is stored. The second question counts also for an owner that
+was frozen in between: it has not yet reported anything as stored in that ledger.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker.ledgers.ledger_properties import ClusterMark
+from pybroker.runtime.clock import Clock
+
+
+class Moment(NamedTuple):
+    """A point in time by both clocks: the wall clock may jump, and the other one stops while the machine sleeps."""
+
+    wall_ms: int
+    monotonic_ms: float
+
+
+class NamingLimit:
+    """`mark` None: the ledgers have no mark, are never deleted, and may be named at any time."""
+
+    def __init__(self, clock: Clock, mark: ClusterMark | None) -> None:
+        self._clock = clock
+        self.mark = mark
+
+    def now(self) -> Moment:
+        return Moment(self._clock.wall_ms(), self._clock.monotonic_ms())
+
+    def allows(self, created: Moment) -> bool:
+        """Return whether a ledger may be named now. `created`: the time before its creation."""
+        if self.mark is None:
+            return True
+        now = self.now()
+        age_ms = max(now.wall_ms - created.wall_ms, now.monotonic_ms - created.monotonic_ms)
+        return age_ms < self.mark.named_within_ms
