@@ -14,7 +14,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,7 +55,6 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 from pybroker.memory.memory_parts import write_buffers
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.broker_identity import (
-    BROKERS_PATH,
     DIRECTORY_ID_PATH,
     BrokerIdentity,
     directory_id,
@@ -469,13 +467,12 @@ class Broker:
         assert self._shared is not None, "`ledger_store_kind` has checked it"
         opened = await BookKeeperStores.open(self._shared.metadata, metadata, self.runtime)
         self._closers.append(opened.close)
-        self._orphaned_ledgers = opened.orphaned_ledgers(partial(self._is_leader, metadata))
+        self._orphaned_ledgers = opened.orphaned_ledgers(self._is_leader)
         return Stores(metadata, opened.ledgers, opened.cursors, opened.records, opened.schemas)
 
-    async def _is_leader(self, metadata: MetadataStore) -> bool:
-        """Return whether this broker is alone on its metadata store."""
-        others = set(await metadata.children(BROKERS_PATH)) - {self._fixed_broker_id()}
-        return not others and metadata.holds_session()
+    async def _is_leader(self) -> bool:
+        """Return whether this broker is the leader of its cluster."""
+        return self.service.membership is not None and self.service.membership.is_leader()
 
     async def _open_local_store(self, known: KnownData) -> LocalStore:
         config = self.config
