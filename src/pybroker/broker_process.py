@@ -90,7 +90,7 @@ from pybroker.version import __version__
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 if TYPE_CHECKING:
-    from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
+    from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
 
 EXIT_OK = 0

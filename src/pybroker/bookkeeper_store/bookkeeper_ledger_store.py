@@ -23,7 +23,7 @@ from pybroker.bookkeeper_store.bookie_watch import BookieWatch
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
-from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
+from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes

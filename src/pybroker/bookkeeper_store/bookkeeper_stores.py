@@ -14,7 +14,7 @@ from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerSt
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
-from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
+from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
 from pybroker.bookkeeper_store.store_errors import store_error

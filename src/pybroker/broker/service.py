@@ -263,13 +263,20 @@ class BrokerService:
         return self.ledgers.store.refusal()
 
     def cluster_client(self) -> PulsarClient:
-        """Return the broker's own client of its cluster. Raises AccessRefused."""
-        if self._cluster_client is None:
-            from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a broker alone does without it)
+        """Return the broker's own client of its cluster. Raises AccessRefused.
 
-            access = broker_client_access(self.runtime.config, self.presence.addresses.resolve(None))
-            self._cluster_client = PulsarClient(access)
-        return self._cluster_client
+        Settings that have changed since replace the client. Users of the former one receive an error and come back.
+        """
+        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a broker alone does without it)
+
+        access = broker_client_access(self.runtime.config, self.presence.addresses.resolve(None))
+        client = self._cluster_client
+        if client is not None and client.access != access:
+            self.broker_context.tasks.start(client.close(), "close the former client of the cluster")
+            client = None
+        if client is None:
+            client = self._cluster_client = PulsarClient(access)
+        return client
 
     # --- cluster -----------------------------------------------------------------------------------------------------
 

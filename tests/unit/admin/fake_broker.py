@@ -21,6 +21,7 @@ from pybroker.broker.context.presence import Presence
 from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
@@ -28,7 +29,7 @@ from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_compaction import CompactionCounters
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts, LookupResult
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.config import BrokerConfig
@@ -310,6 +311,8 @@ class FakeBroker:
         self.cluster_documents = ClusterDocuments(metadata)
         self.request_stop = None
         self.identity = None
+        self.ownership = None
+        self.other_brokers = None
         self.membership = None
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, self.resources)
@@ -347,9 +350,12 @@ class FakeBroker:
         if self.sickness is not None:
             raise self.sickness
 
-    async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
+    async def lookup(
+        self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool = False
+    ) -> LookupAnswer:
+        assert not is_authoritative
         self._require_namespace(topic.namespace)
-        return self.presence.addresses.resolve(listener_name)
+        return LookupAnswer(self.presence.addresses.resolve(listener_name))
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         self._require_namespace(topic.namespace)

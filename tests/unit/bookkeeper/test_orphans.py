@@ -18,7 +18,7 @@ from pybroker.bookkeeper.errors import InvalidMetadata
 from pybroker.bookkeeper.inspection.orphan_deletion import OrphanCounts, OrphanDeletion
 from pybroker.bookkeeper.inspection.orphan_rule import OrphanRule, OrphanVerdict
 from pybroker.bookkeeper.ledger_metadata import LedgerState, Segment
-from pybroker.bookkeeper_store.named_ledgers import ledgers_in
+from pybroker.bookkeeper_store.orphans.named_ledgers import ledgers_in
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_properties import (
     AGE_FACTOR,

@@ -12,9 +12,9 @@ from tests.unit.managed_ledger.stack import PATH, entry, read_all
 
 from pybroker.bookkeeper.inspection.orphan_deletion import OrphanDeletion
 from pybroker.bookkeeper.ledger_metadata import decode_metadata
-from pybroker.bookkeeper_store.named_ledgers import NamedLedgers
 from pybroker.bookkeeper_store.naming_limit import Moment, NamingLimit
-from pybroker.bookkeeper_store.orphaned_ledgers import orphan_rule
+from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
+from pybroker.bookkeeper_store.orphans.orphaned_ledgers import orphan_rule
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_properties import ClusterMark
 from pybroker.ledgers.ledger_store import LedgerPurpose

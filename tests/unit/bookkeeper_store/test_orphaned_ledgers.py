@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from tests.support.bookkeeper_store_model import ModelCluster
 
-from pybroker.bookkeeper_store.named_ledgers import NamedLedgers
-from pybroker.bookkeeper_store.orphaned_ledgers import OrphanedLedgers
+from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
+from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.config import load
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_properties import ClusterMark, managed_ledger_properties
@@ -71,8 +71,7 @@ async def test_names_in_the_extras_count() -> None:
     world = World()
     await world.create_ledgers()
     first, second, third = world.ids
-    compacted = f'{{"ledger": {second}, "entries": 1, "bytes": 1, "horizon": [1, 1]}}'
-    extras = f'{{"version": 1, "last_ledger": 1, "trimmed": [{first}], "compacted": {compacted}}}'
+    extras = f'{{"version": 1, "last_ledger": 1, "trimmed": [{first}, {second}]}}'
     await world.metadata.put(f"/pybroker{PATH}", extras.encode())
     found: set[int] = set()
     await NamedLedgers(world.metadata).read(found.update)

@@ -83,6 +83,7 @@ async def fill(factory: ManagedLedgerFactory, store: LedgerStore) -> None:
     store.append(AppendRun(done, compacted_id, 0, payloads, [1] * 3, sum(map(len, payloads)), None))
     await done.future
     await store.seal(compacted_id)
+    await factory.create_cursor(managed, "__compaction", last, {})
     view = CompactedInfo(compacted_id, 3, sum(map(len, payloads)), last)
     await managed.replace_compacted(None, view)
     managed.cursors["begin"].state.mark_delete_to(positions[FIRST_KEPT - 1])
@@ -226,7 +227,7 @@ async def test_copy_has_all_entries_cursors_and_properties(tmp_path: Path, *, is
         await fill(factory, store)
     result = await places.copy()
     assert not result.was_complete
-    assert (result.contents.entries, result.contents.cursors, result.contents.has_compacted) == (37, 5, True)
+    assert (result.contents.entries, result.contents.cursors, result.contents.has_compacted) == (37, 6, True)
     assert (await places.copy()).was_complete
     async with places.factory(of_target=False) as (factory, store):
         expected = await described(factory, store)

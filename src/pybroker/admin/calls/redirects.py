@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 
 AUTHORITATIVE = "authoritative"
-DESTINATION = "destinationBroker"
 EXPLAIN = "/explain"
 LARGEST = "LARGEST"
 """In place of a bundle: the handler finds out which one."""
@@ -55,7 +54,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
     try:
-        owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
+        owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
     except (MetadataError, ServiceNotReady, StoreError):
         if call.scope["path"].endswith(EXPLAIN):
             return None  # the handler explains it
@@ -68,7 +67,7 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
     if coordinator_id is None or not 0 <= coordinator_id < call.broker.transactions.count:
         return None
     partition = partition_of(coordinator_id)
-    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag(AUTHORITATIVE))
+    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag("authoritative"))
     return _to(call, ownership, owner, partition)
 
 
@@ -89,6 +88,8 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
     if policies is None or text in _NO_BUNDLE:
         return None
     bundle = NamespaceBundle(namespace, checked_bundle(text, policies.bundles.boundaries))
+    if not may_acquire and call.query("destinationBroker") and await ownership.present_owner(bundle) is None:
+        return None  # the handler gives it to that broker
     return await to_owner_of(call, ownership, bundle, may_acquire=may_acquire)
 
 
@@ -97,11 +98,11 @@ async def to_owner_of(
 ) -> Response | None:
     """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker acts."""
     if may_acquire:
-        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
+        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag("authoritative"))
     else:
         present = await ownership.present_owner(bundle)
         if present is None:
-            return None if call.query(DESTINATION) else no_content()  # the handler gives it to that broker
+            return no_content()
         owner = present
     return _to(call, ownership, owner, bundle, path)
 

@@ -47,6 +47,7 @@ DESTINATION = Query("destinationBroker", "id of the broker that shall own the bu
 SPLIT = (
     Query("splitAlgorithmName", "default: `defaultNamespaceBundleSplitAlgorithm`"),
     Query("unload", "unload the bundle afterwards", bool),
+    Query("authoritative", "set by a broker that redirects the call", bool),
 )
 NAMED_TOPICS = Query("topics", "only these topics, separated by commas")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pybroker.bookkeeper.inspection.orphan_rule import OrphanVerdict
 from pybroker.bookkeeper.inspection.orphan_search import OrphanSearch
-from pybroker.bookkeeper_store.named_ledgers import NamedLedgers
-from pybroker.bookkeeper_store.orphaned_ledgers import orphan_rule
+from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
+from pybroker.bookkeeper_store.orphans.orphaned_ledgers import orphan_rule
 from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.runtime.clock import Clock
 from pybroker.tools.ledgers_on_bookkeeper.connecting import EXIT_OK, LedgerTool

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
 from pybroker.bookkeeper.inspection.orphan_deletion import OrphanDeletion
 from pybroker.bookkeeper.inspection.orphan_rule import OrphanRule
-from pybroker.bookkeeper_store.named_ledgers import NamedLedgers
+from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_properties import AGE_FACTOR, MANAGED_LEDGER, cluster_properties, named_within_ms
 from pybroker.metadata.metadata_store import MetadataStore
