@@ -29,7 +29,7 @@ PARTITIONS = 6
 SESSION_MS = 3_000
 ROUNDS = int(os.environ.get("CLUSTER_KILLS", "1"))
 """Kills of an owner under load; each is followed by a restart."""
-TOPIC = "persistent://public/default/orders"
+TOPIC = "persistent://public/default/shared-orders"
 ADMIN = "/admin/v2/persistent/public/default"
 NAMESPACE = "/admin/v2/namespaces/public/default"
 SETTINGS = {
@@ -275,24 +275,24 @@ def divide(brokers: list[BrokerProcess]) -> None:
 
 
 def test_unload_transfer_and_kill_of_owners_lose_nothing(brokers: list[BrokerProcess]) -> None:
-    assert call(brokers[0], "PUT", f"{ADMIN}/orders/partitions", PARTITIONS) == (204, None)
+    assert call(brokers[0], "PUT", f"{ADMIN}/shared-orders/partitions", PARTITIONS) == (204, None)
     load = Load(brokers)
     load.progress(200)
     divide(brokers)
     owners = [owner_of(brokers, f"{TOPIC}-partition-{index}") for index in range(PARTITIONS)]
     assert len({broker.url for broker in owners}) > 1, "one broker has all bundles"
     for broker in brokers:
-        status, stats = call(broker, "GET", f"{ADMIN}/orders/partitioned-stats")
+        status, stats = call(broker, "GET", f"{ADMIN}/shared-orders/partitioned-stats")
         assert status == 200, stats
         assert len(stats["partitions"]) == PARTITIONS
         assert sorted(stats["subscriptions"]) == ["keyed", "shared"]
-        assert call(broker, "GET", f"{ADMIN}/orders/subscriptions") == (200, ["shared", "keyed"])
+        assert call(broker, "GET", f"{ADMIN}/shared-orders/subscriptions") == (200, ["shared", "keyed"])
     # unload of the namespace, asked of each broker
     for broker in brokers:
         assert call(broker, "PUT", f"{NAMESPACE}/unload") == (204, None)
         load.progress(100)
     # transfer of a bundle to each broker
-    _, bundle = call(brokers[0], "GET", "/lookup/v2/topic/persistent/public/default/orders-partition-0/bundle")
+    _, bundle = call(brokers[0], "GET", "/lookup/v2/topic/persistent/public/default/shared-orders-partition-0/bundle")
     for broker in brokers:
         destination = broker.http_url.removeprefix("http://")
         path = f"{NAMESPACE}/{bundle}/unload?destinationBroker={destination}"

@@ -22,8 +22,8 @@ PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
 ON_TOPICS = [{"topic": "persistent://public/default/t", "role": "someone", "actions": ["produce"]}]
 BODIES: dict[str, object] = {PERMISSIONS.format("grant"): ON_TOPICS, PERMISSIONS.format("revoke"): ON_TOPICS}
 """Of the calls whose body says what it is about."""
-EACH_BY_RIGHT = {"/admin/v3/console/topics", "/admin/v3/console/rights"}
-"""Who lacks a right is shown less, and refused nothing: test_console.py."""
+EACH_BY_RIGHT = {"/admin/v3/console/topics", "/admin/v3/console/rights", "/admin/v3/explain"}
+"""A role without a right is shown less, and refused nothing: test_console.py, test_explain.py."""
 NO_JSON = b"{"
 SEGMENTS = {"tenant": "public", "namespace": "default", "topic": "t", "subscription": "s"}
 NONE = "-"

@@ -370,7 +370,7 @@ class BrokerConfig(Settings):
     managed_ledger_max_write_quorum: int = setting("managedLedgerMaxWriteQuorum", default=5, doc="Largest permitted managedLedgerDefaultWriteQuorum.", minimum=1, supported=False)
     managed_ledger_max_ack_quorum: int = setting("managedLedgerMaxAckQuorum", default=5, doc="Largest permitted managedLedgerDefaultAckQuorum.", minimum=1, supported=False)
     managed_ledger_metadata_operations_timeout_seconds: int = setting("managedLedgerMetadataOperationsTimeoutSeconds", default=60, doc="Time-out of changes of managed ledger metadata. pybroker uses metadataStoreOperationTimeoutSeconds.", minimum=1, supported=False)
-    managed_ledger_force_recovery: bool = setting("managedLedgerForceRecovery", default=False, doc="Skip ledgers that cannot be recovered, and lose their messages.", supported=False)
+    managed_ledger_force_recovery: bool = setting("managedLedgerForceRecovery", default=False, doc="Skip ledgers that cannot be recovered, and lose their messages.", dynamic=True, supported=False)
     managed_ledger_info_compression_type: str = setting("managedLedgerInfoCompressionType", default="NONE", doc="Compression of managed ledger documents. pybroker reads compressed documents, and writes plain ones.", choices=("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"), supported=False)
     managed_ledger_info_compression_threshold_in_bytes: int = setting("managedLedgerInfoCompressionThresholdInBytes", default=16384, doc="Size in bytes from which managed ledger documents are compressed.", minimum=0, supported=False)
     managed_ledger_delete_max_concurrent_requests: int = setting("managedLedgerDeleteMaxConcurrentRequests", default=1000, doc="Number of ledgers that are deleted at once.", minimum=1, supported=False)
