@@ -12,6 +12,7 @@ from tests.bookkeeper.test_java_brokers import TIMEOUT_MS, Brokers, two_brokers
 from tests.support.bookkeeper_cluster import EXCHANGE, BookKeeperCluster
 from tests.support.java_broker import class_path
 
+pytestmark = pytest.mark.long
 PROGRAM = EXCHANGE.parent / "PulsarTopic.java"
 NAMESPACE, LOCAL_NAME = "public/features", "taken-over"
 TOPIC = f"persistent://{NAMESPACE}/{LOCAL_NAME}"

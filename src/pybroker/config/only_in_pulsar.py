@@ -42,7 +42,6 @@ ONLY_IN_PULSAR: tuple[str, ...] = (
     "managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes",
     "managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed",
     "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis",
-    "managedLedgerForceRecovery",
     "managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds",
     "managedLedgerMaxBacklogBetweenCursorsForCaching",
     "managedLedgerMinimumBacklogCursorsForCaching",
