@@ -125,7 +125,7 @@ def test_operator_sees_frozen_killed_and_read_only_bookies(tmp_path: Path, own_c
 
         labels = labels_of_page(broker.get("/metrics/"))
         rules = [rule for rule in alert_rules() if is_about_bookies(rule)]
-        assert len(rules) == 4
+        assert len(rules) == 5
         for rule in rules:
             shown_labels = set(re.findall(r"\$labels\.(\w+)", " ".join(rule.annotations.values())))
             assert problems(rule.expression, shown_labels, labels) == [], rule.name

@@ -252,19 +252,19 @@ def _digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _last_confirmed_is_the_last_sent(patch: pytest.MonkeyPatch) -> None:
-    pack = EntryFormat.pack
+    pack = EntryFormat.pack_add
     patch.setattr(
         EntryFormat,
-        "pack",
+        "pack_add",
         lambda self, entry_id, _confirmed, length, payload: pack(self, entry_id, entry_id - 1, length, payload),
     )
 
 
 def _length_is_that_of_the_entry(patch: pytest.MonkeyPatch) -> None:
-    pack = EntryFormat.pack
+    pack = EntryFormat.pack_add
     patch.setattr(
         EntryFormat,
-        "pack",
+        "pack_add",
         lambda self, entry_id, confirmed, _length, payload: pack(self, entry_id, confirmed, len(payload), payload),
     )
 
