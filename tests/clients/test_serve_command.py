@@ -139,13 +139,13 @@ def test_file_environment_and_command_line_are_used_and_the_later_ones_win(tmp_p
 
 
 def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: Path) -> None:
-    settings = {**IN_MEMORY, "noSuchKey": "1", "loadBalancerSheddingEnabled": "false"}
+    settings = {**IN_MEMORY, "noSuchKey": "1", "managedLedgerForceRecovery": "true"}
     with BrokerProcess(tmp_path, settings).running() as broker:
         noted = [line for line in broker.log.read_text().splitlines() if "config.warning" in line]
     assert len(noted) == 2
     assert "WARNING" in noted[0]
     assert "noSuchKey" in noted[0]
-    assert "loadBalancerSheddingEnabled" in noted[1]
+    assert "managedLedgerForceRecovery" in noted[1]
 
 
 @pytest.mark.parametrize(
