@@ -136,14 +136,14 @@ async def test_a_topic_whose_loading_ends_while_others_are_closed_is_closed_as_w
     await with_topics(broker)
     resources = broker.service.resources
     asked, answered = asyncio.Event(), asyncio.Event()
-    original = resources.topic_policies
+    original = resources.topic_policies_in_force
 
     async def topic_policies(name: TopicName) -> TopicPolicies:
         asked.set()
         await answered.wait()
         return await original(name)
 
-    monkeypatch.setattr(resources, "topic_policies", topic_policies)
+    monkeypatch.setattr(resources, "topic_policies_in_force", topic_policies)
     async with asyncio.TaskGroup() as group:
         loading = group.create_task(broker.topic("persistent://public/default/late"))
         await asked.wait()
