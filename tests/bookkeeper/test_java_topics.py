@@ -101,8 +101,9 @@ class Served:
         }
 
     def custom_of_ledger(self, ledger_id: int) -> dict[str, bytes]:
-        """Return the custom metadata of a ledger."""
-        return dict(decode_metadata(asyncio.run(self._node(f"/ledgers/{ledger_path(ledger_id)}"))).custom)
+        """Return the custom metadata of a ledger, without the marks that only pybroker adds."""
+        custom = decode_metadata(asyncio.run(self._node(f"/ledgers/{ledger_path(ledger_id)}"))).custom
+        return {name: value for name, value in custom.items() if not name.startswith("pybroker/")}
 
     def document(self, topic: str) -> bytes:
         """Return the document of the managed ledger."""
