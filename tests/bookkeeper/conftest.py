@@ -55,7 +55,7 @@ async def connected(
     await zookeeper.start(30)
     bookies = ZooKeeperBookies(zookeeper, ROOT)
     await bookies.start()
-    expected = sum(each.is_running for each in cluster.bookies)
+    expected = sum(each.is_running and not each.is_frozen for each in cluster.bookies)
     async with asyncio.timeout(60):
         while len(bookies.writable()) < expected:  # noqa: ASYNC110  (a bookie listens before it is registered)
             await asyncio.sleep(0.05)
