@@ -15,7 +15,7 @@ from pybroker.auth.authorization import check_configuration as check_authorizati
 from pybroker.auth.server_tls import server_context
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
-from pybroker.config.ledger_store_kind import ledger_store_kind
+from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
@@ -35,12 +35,23 @@ def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems
         _check_addresses,
         _check_names,
         _check_metadata_store,
+        _check_broker_client,
         _check_collector,
     ]
     for each in checks:
         with found.noted():
             each(config)
     problems.found += (problem for problem in found.found if not refused_keys.intersection(_WORDS.findall(problem)))
+
+
+def _check_broker_client(config: BrokerConfig) -> None:
+    if not config.authentication_enabled or ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
+        return
+    if config.broker_client_authentication_plugin.rpartition(".")[2] in {"", "AuthenticationDisabled"}:
+        raise ConfigError(
+            "authenticationEnabled=true with ledgers on BookKeeper needs brokerClientAuthenticationPlugin and"
+            " brokerClientAuthenticationParameters of a super user: the broker is a client of its own cluster"
+        )
 
 
 def _check_tls(config: BrokerConfig) -> None:
