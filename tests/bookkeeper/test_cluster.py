@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import pulsar
 import pytest
+from tests.bookkeeper.conftest import init_metadata
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient
@@ -45,20 +44,27 @@ SETTINGS = {
 TIMEOUT_MS = 30_000
 
 
-@pytest.fixture(scope="module")
-def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
-    url = f"metadataStoreUrl=zk:{cluster.zookeeper.address}"
-    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", "c1", "--set", url]
-    subprocess.run(command, check=True, capture_output=True)
+@contextmanager
+def running_brokers(
+    cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory, **more: str
+) -> Iterator[list[BrokerProcess]]:
+    """Run brokers of one cluster for the block. `more`: settings of all of them."""
+    init_metadata("c1", cluster.zookeeper.address)
     started: list[BrokerProcess] = []
     with ExitStack() as stack:
         for number in range(BROKERS):
             directory = tmp_path_factory.mktemp(f"broker{number}")
-            values = {**SETTINGS, "metadataStoreUrl": f"zk:{cluster.zookeeper.address}"}
+            values = {**SETTINGS, **more, "metadataStoreUrl": f"zk:{cluster.zookeeper.address}"}
             broker = BrokerProcess(directory, values)
             broker.start()
             stack.callback(broker.stop)
             started.append(broker)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
+    with running_brokers(cluster, tmp_path_factory) as started:
         yield started
 
 

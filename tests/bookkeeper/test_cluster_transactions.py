@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
-from tests.bookkeeper.test_cluster import SETTINGS, call, owner_of
+from tests.bookkeeper.test_cluster import call, owner_of, running_brokers
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
 
@@ -27,7 +25,6 @@ from pybroker.errors import BrokerError
 from pybroker.transactions.coordinators import partition_of
 
 pytestmark = pytest.mark.long
-BROKERS = 3
 INPUT, OUTPUT = "persistent://public/default/input", "persistent://public/default/output"
 ADMIN = "/admin/v2/persistent/public/default"
 TRANSACTIONS = "/admin/v3/transactions"
@@ -38,21 +35,7 @@ ENDED = (ClientError, BrokerError, OutcomeUnknown, TransactionEnded, Transaction
 
 @pytest.fixture(scope="module")
 def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
-    url = f"metadataStoreUrl=zk:{cluster.zookeeper.address}"
-    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", "c1", "--set", url]
-    subprocess.run(command, check=True, capture_output=True)
-    started: list[BrokerProcess] = []
-    with ExitStack() as stack:
-        for number in range(BROKERS):
-            values = {
-                **SETTINGS,
-                "transactionCoordinatorEnabled": "true",
-                "metadataStoreUrl": f"zk:{cluster.zookeeper.address}",
-            }
-            broker = BrokerProcess(tmp_path_factory.mktemp(f"broker{number}"), values)
-            broker.start()
-            stack.callback(broker.stop)
-            started.append(broker)
+    with running_brokers(cluster, tmp_path_factory, transactionCoordinatorEnabled="true") as started:
         yield started
 
 

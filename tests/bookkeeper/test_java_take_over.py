@@ -7,8 +7,8 @@ import urllib.error
 
 import pulsar
 import pytest
-from tests.bookkeeper.test_features import Rest
 from tests.bookkeeper.test_java_brokers import TIMEOUT_MS, Brokers, two_brokers
+from tests.bookkeeper.test_java_features import Rest
 from tests.support.bookkeeper_cluster import EXCHANGE, BookKeeperCluster
 from tests.support.java_broker import class_path
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +11,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.bookkeeper.test_java_brokers import CLUSTER, Brokers
+from tests.bookkeeper.test_java_brokers import Brokers, two_brokers
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
 pytestmark = pytest.mark.long
@@ -24,11 +22,7 @@ DEADLINE_S = 20.0
 
 @pytest.fixture(scope="module")
 def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory) -> Brokers:
-    zookeeper = cluster.zookeeper.address
-    url = f"metadataStoreUrl=zk:{zookeeper}"
-    command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", CLUSTER, "--set", url]
-    subprocess.run(command, check=True, capture_output=True)
-    return Brokers(tmp_path_factory.mktemp("policies"), zookeeper)
+    return two_brokers(cluster, tmp_path_factory.mktemp("policies"))
 
 
 class Admin:

@@ -308,7 +308,7 @@ async def _partitions() -> None:
             assert await rest(broker, "POST", f"{ADMIN}/subscription/one/skip_all") == (204, None)
         assert await rest(one, "PUT", f"{ADMIN}/unload") == (204, None)
         assert not any(each.service.loaded.persistent for each in cluster.brokers)
-        # New partitions have the subscription, whoever owns them.
+        # New partitions have the subscription at each of their owners.
         assert await rest(two, "POST", f"{ADMIN}/partitions", 6) == (204, None)
         for broker in cluster.brokers:
             for index in (4, 5):

@@ -38,7 +38,7 @@ class StoredPolicies(NamedTuple):
         """Return the record with `policies` instead of those that this broker knows."""
         known = to_pulsar_topic_policies(self.policies)
         unknown = {name: value for name, value in self.document.items() if name not in known}
-        return unknown | _unset(known) | to_pulsar_topic_policies(policies)
+        return unknown | dict.fromkeys(known) | to_pulsar_topic_policies(policies)
 
 
 class PolicyEvent(NamedTuple):
@@ -113,10 +113,6 @@ def _topic(namespace: NamespaceName, name: str) -> TopicName:
     if topic.namespace != namespace or topic.domain not in DOMAINS:
         raise InvalidEvent(f"{name[:200]!r} is not a topic of {namespace}")
     return topic
-
-
-def _unset(document: Mapping[str, Any]) -> dict[str, None]:
-    return dict.fromkeys(document)
 
 
 @cache
