@@ -224,6 +224,7 @@ PURE = (
     "dispatch",
     "config.ledger_store_kind",
     "cluster.load_balance",
+    "cluster.membership.clock_differences",
     "cluster.membership.leader_rules",
     "cluster.membership.membership_report",
     "cluster.ownership.assignment",

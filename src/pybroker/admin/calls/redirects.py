@@ -12,7 +12,7 @@ from pybroker.admin.calls.served_at import ServedAt
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.cluster.ownership.bundle_ownership import Owner, OwnerKind
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
-from pybroker.errors import AdminError, MetadataError, ServiceNotReady, StoreError
+from pybroker.errors import AdminError
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import is_heartbeat_namespace
 from pybroker.transactions.coordinators import partition_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 
 AUTHORITATIVE = "authoritative"
-EXPLAIN = "/explain"
 LARGEST = "LARGEST"
 """In place of a bundle: the handler finds out which one."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
@@ -43,7 +42,7 @@ async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> 
             return redirect(call, ownership, broker.addresses)
         case ServedAt.COORDINATOR:
             return await _to_coordinator(call, ownership)
-        case ServedAt.ANY:
+        case ServedAt.ANY | ServedAt.EXPLAINED:
             return None
 
 
@@ -53,12 +52,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
-    try:
-        owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
-    except (MetadataError, ServiceNotReady, StoreError):
-        if call.scope["path"].endswith(EXPLAIN):
-            return None  # the handler explains it
-        raise
+    owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
     return _to(call, ownership, owner, name)
 
 

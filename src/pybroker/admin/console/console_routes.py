@@ -19,6 +19,7 @@ from pybroker.admin.console.console_pages import ConsolePages
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
 from pybroker.broker.explain import bookies
+from pybroker.broker.explain.membership import explain_membership
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.findings import Finding
 from pybroker.model.names import TopicName
@@ -130,7 +131,9 @@ class ConsoleRoutes:
     def _of_broker(self, call: Call) -> list[Finding]:
         if not may(call.require_superuser):
             return []
-        return bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)
+        membership = self._broker.membership
+        of_cluster = explain_membership(None if membership is None else membership.report())
+        return [*of_cluster, *bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)]
 
     async def get_rights(self, call: Call) -> Response:
         """Return the role and permissions of the caller: in general, and for the query's `topic` and `subscription`."""

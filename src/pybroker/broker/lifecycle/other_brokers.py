@@ -6,9 +6,10 @@ import asyncio
 import http.client
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pybroker.client.access import AccessRefused
+from pybroker.client.client_tls import tls_context
 from pybroker.client.failures import ClientError
 from pybroker.client.rest import Refused, RestClient, reason_of
 from pybroker.cluster.broker_client_access import broker_client_access
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CALLS_AT_ONCE = 16
 """Each has a connection and a thread."""
+_VERSION = "/admin/v2/brokers/version"
 PATIENCE_S = 5.0
 """How long a call is repeated while the other broker is busy."""
 
@@ -33,13 +35,35 @@ class OtherBrokers:
         self._presence = presence
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
-    async def call(self, base_url: str, method: str, path: str, body: object = None) -> Any:
+    async def call(
+        self, base_url: str, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S
+    ) -> Any:
         """Return the JSON answer of the broker at `base_url`, or of the one that it redirects to; None for an empty one.
 
         Raises AdminError with the status and reason of a refusal, and ServiceNotReady if the broker does not answer.
         """
         async with self._slots:
-            return await asyncio.to_thread(self._call, base_url, method, path, body)
+            return await asyncio.to_thread(self._call, base_url, method, path, body, patience_s)
+
+    async def is_answering(self, base_url: str, deadline_s: float) -> bool:
+        """Return whether a broker answers an HTTP request at `base_url` in time. A frozen process only accepts the connection."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._answers(urlsplit(base_url))
+        except (OSError, ClientError, AccessRefused, TimeoutError):
+            return False
+
+    async def _answers(self, url: SplitResult) -> bool:
+        context = None
+        if url.scheme == "https":
+            access = broker_client_access(self._config, self._presence.addresses.resolve(None))
+            context = await asyncio.to_thread(tls_context, access)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=context)
+        try:
+            writer.write(f"GET {_VERSION} HTTP/1.1\r\nhost: {url.netloc}\r\nconnection: close\r\n\r\n".encode())
+            return (await reader.read(1)) != b""
+        finally:
+            writer.close()
 
     async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
         """Make `owner` unload `bundle`, which `destination` then acquires. Raises AdminError and ServiceNotReady."""
@@ -48,11 +72,11 @@ class OtherBrokers:
         base_url = owner.web_service_url or owner.web_service_url_tls
         await self.call(base_url, "PUT", f"/admin/v2/namespaces/{namespace}/{bounds}/unload?{query}")
 
-    def _call(self, base_url: str, method: str, path: str, body: object) -> Any:
+    def _call(self, base_url: str, method: str, path: str, body: object, patience_s: float) -> Any:
         client: RestClient | None = None
         try:
             own = broker_client_access(self._config, self._presence.addresses.resolve(None))
-            client = RestClient(replace(own, admin_url=base_url), PATIENCE_S)
+            client = RestClient(replace(own, admin_url=base_url), patience_s)
             return client.json(method, path, body, may_repeat=method != "POST")
         except Refused as error:
             raise AdminError(error.status, error.reason or str(error)) from error

@@ -97,7 +97,7 @@ class ClusterMembership:
         self._instance = instance
         self._load = load
         self._path = registration_path(own_broker.broker_id)
-        self._registered = RegisteredBrokers(store, self._registrations_changed)
+        self._registered = RegisteredBrokers(store, self._registrations_changed, runtime.clock)
         self._leader = LeaderValue(store, self._wake_up)
         self._placement = PlacementDocuments(store, resources, config)
         self.averages = BundleAverages()
@@ -169,6 +169,7 @@ class ClusterMembership:
             self.unusable,
             self.assignment.open_count,
             self.moved_total,
+            dict(self._registered.clock_differences.found_ms),
         )
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:

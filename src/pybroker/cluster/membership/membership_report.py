@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -24,3 +25,5 @@ class MembershipReport(NamedTuple):
     """Bundles that this broker assigned and no broker has acquired yet."""
     moved_total: int
     """Bundles that this broker moved as the leader, according to load."""
+    clock_differences_ms: Mapping[str, int] = MappingProxyType({})
+    """How far the clocks of other brokers are ahead of this broker's, negative if behind; only those that differ."""

@@ -98,6 +98,10 @@ class Owner(NamedTuple):
     is_authoritative: bool
 
 
+class BundleUnloading(MetadataError):
+    """The bundle is being unloaded: it has an owner again soon."""
+
+
 _HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
 
 
@@ -224,7 +228,7 @@ class BundleOwnership:
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
 
     async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
-        """Return the owner of `bundle`; None without one. Raises MetadataError while it is being unloaded, StoreError."""
+        """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError."""
         if self.serves(bundle):
             return _HERE
         if self.held.state(bundle) is BundleState.RELEASING:
@@ -242,6 +246,21 @@ class BundleOwnership:
                 " look the topic up again"
             )
         return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True)
+
+    async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
+        """Return the address in the stored document of a bundle that this broker serves, if another program wrote it.
+
+        "" without a document; None if the document is right, or the bundle is not served any more. Raises StoreError, and
+        MetadataError if the document cannot be read.
+        """
+        mark = self._session_mark
+        found = await self._store.get(bundle.path)
+        if mark != self._session_mark or not self.serves(bundle):
+            return None
+        if found is None:
+            return ""
+        document = decoded_document(bundle.path, found.value)
+        return None if document.pybroker_session == mark else document.native_url or document.native_url_tls or ""
 
     def _is_own(self, document: OwnerDocument) -> bool:
         own = self.registry.own_broker
@@ -500,5 +519,5 @@ def _mark_of(value: bytes) -> str | None:
         return None
 
 
-def _being_unloaded(bundle: NamespaceBundle) -> MetadataError:
-    return MetadataError(f"Namespace bundle {bundle} is being unloaded")
+def _being_unloaded(bundle: NamespaceBundle) -> BundleUnloading:
+    return BundleUnloading(f"Namespace bundle {bundle} is being unloaded")
