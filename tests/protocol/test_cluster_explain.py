@@ -89,7 +89,7 @@ async def _explain_at_any_broker() -> None:
         assert (await explained(other))["owner"]["broker"] == leader.registered.broker_id
         # No broker may have the bundle.
         assert await rest(leader, "PUT", f"{NAMESPACE}/unload") == (204, None)
-        cluster.choose = _none  # type: ignore[method-assign]
+        cluster.choose = _none  # type: ignore[method-assign, assignment]
         for each in cluster.brokers:
             ownership_of(each).registry.choose = _none  # type: ignore[attr-defined]
         for broker in cluster.brokers:
@@ -185,7 +185,7 @@ async def _conflict() -> None:
         await look_up(one, authoritative=True)
         assert await rest(one, "PUT", ADMIN) == (204, None)
         ownership = ownership_of(one)
-        ownership._verify = _unnoticed  # type: ignore[method-assign]
+        ownership._verify = _unnoticed  # type: ignore[method-assign, assignment]
         path = bundle_of(one).path
         await cluster.tree.values.delete(path)
         cluster.tree.note_deleted(path)

@@ -15,6 +15,7 @@ from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response, json_wi
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
+from pybroker.admin.console.cluster_routes import ClusterRoutes
 from pybroker.admin.console.console_pages import ConsolePages
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
@@ -72,10 +73,12 @@ class ConsoleRoutes:
         self._pages = ConsolePages()
         self.table = TopicTable(broker, rates)
         self.sampler = LiveSampler(broker)
+        self._cluster = ClusterRoutes(broker, rates)
 
     def routes(self) -> list[Route]:
         return [
             *self._pages.routes(),
+            *self._cluster.routes(),
             route("GET", BASE + "/topics", self.list_topics, queries=LISTED),
             route("GET", STUCK, self.list_stuck, queries=STUCK_QUERIES),
             route("GET", BASE + "/rights", self.get_rights, queries=ASKED_RIGHTS),
