@@ -195,7 +195,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "entries": ("time_text", "calls", "http.file_sending"),
         "namespaces": ("slices", "calls", "policies.policy_values"),
         "topics": ("calls", "stats", "namespaces"),
-        "brokers": ("calls",),
+        "brokers": ("calls", "namespaces.bundle_owners"),
         "transactions": ("time_text", "calls", "stats.managed_ledger_stats"),
         "inspection": ("slices", "calls"),
         "explain": ("slices", "calls", "inspection.common_parameters"),

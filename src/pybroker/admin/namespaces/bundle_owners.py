@@ -30,10 +30,12 @@ async def on_each_bundle(
     act: Callable[[Bundle | None], Awaitable[None]],
     *,
     may_acquire: bool,
+    method: str | None = None,
 ) -> None:
     """Call `act` for each bundle that this broker owns, and send the call to the owners of the others.
 
-    `behind`: the path behind the bundle. Without a cluster, call `act(None)`. Raises the first error after all were tried.
+    `behind`: the path behind the bundle. `method` replaces that of the call. Without a cluster, call `act(None)`. Raises the first
+    error after all were tried.
     """
     ownership, others = call.broker.ownership, call.broker.other_brokers
     if ownership is None or others is None:
@@ -53,7 +55,7 @@ async def on_each_bundle(
                 await act(bundle.range)
             else:
                 path = f"/admin/v2/namespaces/{namespace}/{bundle.range}{behind}"
-                await others.call(base_url(owner.urls, call.scope["scheme"]), call.scope["method"], path)
+                await others.call(base_url(owner.urls, call.scope["scheme"]), method or call.scope["method"], path)
         except (AdminError, BrokerError) as error:
             failure = failure or error
     if failure is not None:

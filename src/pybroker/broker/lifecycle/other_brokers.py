@@ -72,6 +72,13 @@ class OtherBrokers:
         base_url = owner.web_service_url or owner.web_service_url_tls
         await self.call(base_url, "PUT", f"/admin/v2/namespaces/{namespace}/{bounds}/unload?{query}")
 
+    async def split(self, bundle: str, owner: RegisteredBroker, *, unload: bool) -> None:
+        """Make `owner` split `bundle`, and unload the parts if `unload`. Raises AdminError and ServiceNotReady."""
+        namespace, _, bounds = bundle.rpartition("/")
+        base_url = owner.web_service_url or owner.web_service_url_tls
+        path = f"/admin/v2/namespaces/{namespace}/{bounds}/split?unload={'true' if unload else 'false'}"
+        await self.call(base_url, "PUT", path)
+
     def _call(self, base_url: str, method: str, path: str, body: object, patience_s: float) -> Any:
         client: RestClient | None = None
         try:

@@ -25,5 +25,7 @@ class MembershipReport(NamedTuple):
     """Bundles that this broker assigned and no broker has acquired yet."""
     moved_total: int
     """Bundles that this broker moved as the leader, according to load."""
+    split_total: int = 0
+    """Bundles that owners split because this broker, as the leader, asked for it."""
     clock_differences_ms: Mapping[str, int] = MappingProxyType({})
     """How far the clocks of other brokers are ahead of this broker's, negative if behind; only those that differ."""

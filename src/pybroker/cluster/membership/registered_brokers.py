@@ -64,7 +64,7 @@ class RegisteredBrokers:
         for broker_id in broker_ids:
             found = self._found.get(broker_id)
             if found is not None:
-                self.clock_differences.add(broker_id, found.report.measured_ms, now_ms, is_new=is_new)
+                self.clock_differences.add(broker_id, found.stored_ms, now_ms, is_new=is_new)
         self.clock_differences.keep(self._found)
 
     def _apply(self, broker_id: str, value: bytes | None) -> None:

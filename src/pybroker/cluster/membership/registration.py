@@ -34,6 +34,8 @@ MAX_REGISTRATION_BYTES = 900_000
 """ZooKeeper refuses values of 1 MiB. Above this, the bundles with the lowest rates are left out of `lastStats`."""
 INSTANCE = "instance"
 """Property with the id of the data directory, also only ours: an earlier session's registration is replaced."""
+STORED_AT = "storedAt"
+"""Property with the time of the registration, also only ours: `lastUpdate` is that of the last window of statistics."""
 MAX_LISTENERS = 100
 """More listeners of another broker are ignored."""
 
@@ -46,6 +48,8 @@ class Registration(NamedTuple):
     serves_persistent: bool = True
     serves_non_persistent: bool = True
     is_pybroker: bool = False
+    stored_ms: int = 0
+    """When the broker stored it, by its wall clock; of a Java broker, when it measured the load, shortly before."""
 
     @property
     def host(self) -> str:
@@ -141,6 +145,7 @@ def local_broker_data(registration: Registration) -> dict[str, Any]:
         "maxResourceUsage": report.usage_share,
         "loadReportType": "LocalBrokerData",
         "implementation": IMPLEMENTATION,
+        STORED_AT: registration.stored_ms,
     }
 
 
@@ -194,12 +199,14 @@ def parsed(broker_id: str, value: bytes) -> Registration | Unusable:
     unusable = checked(broker)
     if unusable is not None:
         return unusable
+    report = _parsed_report(data)
     return Registration(
         broker,
-        _parsed_report(data),
+        report,
         data.get("persistentTopicsEnabled") is not False,
         data.get("nonPersistentTopicsEnabled") is not False,
         data.get("implementation") == IMPLEMENTATION,
+        int(_number(data.get(STORED_AT))) or report.measured_ms,
     )
 
 
