@@ -645,6 +645,7 @@ class Broker:
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
                 await self._leave_cluster()
+                await self.service.hand_over()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

@@ -47,6 +47,7 @@ class ClusterBroker:
 
     def __init__(self, cluster: ModelledCluster, settings: Mapping[str, Any]) -> None:
         self.store = SharedSession(cluster.tree)
+        self.settings = settings
         runtime = Runtime(BrokerConfig(**{**SETTINGS, **settings}))
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
         self._ledgers = cluster.bookies.store()
@@ -99,7 +100,10 @@ class ClusterBroker:
         self.store.lose()
         await self.process.crash()
 
-    async def close(self) -> None:
+    async def close(self, *, hands_over: bool = False) -> None:
+        """End like a stopped process. At the end of a test there are no other brokers that could take the bundles."""
+        if not hands_over:
+            self.service.other_brokers = None
         if not self.is_killed:
             await self.process.close()
         if self.membership is not None:
@@ -117,8 +121,21 @@ class ModelledCluster:
         self.tree = SharedTree()
         self.bookies = ModelCluster(Random(1))
         self.brokers: list[ClusterBroker] = []
+        self._starts = 100  # names of data directories, behind those of the first brokers
         self.chosen = 0
         """Which broker the leader chooses next."""
+
+    async def restart(self, index: int) -> ClusterBroker:
+        """Stop a broker in order, and start one at the same addresses. Only with membership."""
+        before = self.brokers[index]
+        ports = {"broker_service_port": before.process.listener.port, "web_service_port": before.process.http.port}
+        await before.close(hands_over=True)
+        self._starts += 1
+        broker = ClusterBroker(self, {**before.settings, **ports})
+        await broker.start()
+        self.brokers[index] = broker
+        await broker.become_member(self._starts)
+        return broker
 
     def choose(self, _bundle: str) -> RegisteredBroker:
         return self.brokers[self.chosen].registered

@@ -25,6 +25,7 @@ from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
+from pybroker.broker.lifecycle.bundle_handover import HANDOVER_SHARE, BundleHandover
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
@@ -62,6 +63,7 @@ from pybroker.metadata.resources import Resources
 from pybroker.metadata.session_report import SessionState
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
+from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.schema.schema_registry import SchemaRegistry
 from pybroker.schema.schema_storage import SchemaStorage
@@ -105,6 +107,8 @@ class BrokerService:
     """Membership in a cluster; set by the app, None for a broker that is alone."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
+    handovers_per_s: int = 0
+    """Bundles that are handed over per second when the broker stops; 0: as fast as possible."""
     cache_refresher: CacheRefresher | None = None
     """Keeps the caches of a shared metadata store current; set by `build`, closed by the service."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
@@ -257,6 +261,8 @@ class BrokerService:
             return self.identity.conflict
         if self.membership is not None and self.membership.conflict:
             return self.membership.conflict
+        if self.ownership is not None and self.ownership.is_leaving:
+            return "the broker is stopping and hands its bundles over"
         bookies = self.ledgers.store.bookies()
         if bookies is not None and bookies.refusal is not None:
             return bookies.refusal
@@ -306,6 +312,20 @@ class BrokerService:
     async def health_check(self) -> None:
         """Publish and read a message. Raises BrokerError."""
         await self._health.run()
+
+    async def hand_over(self) -> None:
+        """Give all bundles to other brokers of the cluster, a few at a time, before the broker stops.
+
+        What is left after `HANDOVER_SHARE` of `brokerShutdownTimeoutMs` is released by `close`.
+        """
+        if self.ownership is None or self.other_brokers is None:
+            return
+        handover = BundleHandover(self.runtime, self.ownership, self.other_brokers, self.handovers_per_s)
+        try:
+            async with asyncio.timeout(HANDOVER_SHARE * self.runtime.config.broker_shutdown_timeout_ms / 1000):
+                await handover.run()
+        except TimeoutError:
+            logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
 
     async def tell_clients(self) -> None:
         """Accept no more clients, notify the clients of all topics, and answer received messages. `close` follows."""

@@ -6,18 +6,20 @@ import asyncio
 import http.client
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from pybroker.client.access import AccessRefused
 from pybroker.client.client_tls import tls_context
 from pybroker.client.failures import ClientError
 from pybroker.client.rest import Refused, RestClient, reason_of
 from pybroker.cluster.broker_client_access import broker_client_access
+from pybroker.cluster.ownership.namespace_bundle import topic_in
 from pybroker.errors import AdminError, ServiceNotReady
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
     from pybroker.cluster.broker_registry import RegisteredBroker
+    from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
     from pybroker.config import BrokerConfig
 
 CALLS_AT_ONCE = 16
@@ -64,6 +66,21 @@ class OtherBrokers:
             return (await reader.read(1)) != b""
         finally:
             writer.close()
+
+    async def look_up(
+        self, base_url: str, bundle: NamespaceBundle, *, is_authoritative: bool, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Look up a topic of `bundle` at a broker, which then acquires the bundle or sends the lookup to another broker.
+
+        Java brokers obey too. `is_authoritative`: the broker acquires a bundle without an owner. Raises AdminError and
+        ServiceNotReady.
+        """
+        name = topic_in(bundle)
+        if name is None:
+            raise ServiceNotReady(f"no name of a topic was found for the range of {bundle}")
+        authoritative = "true" if is_authoritative else "false"
+        path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"
+        await self.call(base_url, "GET", f"{path}?authoritative={authoritative}", patience_s=patience_s)
 
     async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
         """Make `owner` unload `bundle`, which `destination` then acquires. Raises AdminError and ServiceNotReady."""

@@ -127,6 +127,8 @@ class BundleOwnership:
         self._tasks = TaskOwner("ownership")
         self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
         self._changes = 0  # of any document: what was read before is not cached after
+        self.is_leaving = False
+        """Set before the bundles are handed over: no bundle is acquired any more."""
         self._fencing = 0  # sessions whose topics still have clients
         self._fenced = asyncio.Event()  # set without such a session
         self._fenced.set()
@@ -224,6 +226,10 @@ class BundleOwnership:
                 chosen = await registry.choose_broker(str(bundle))
                 if chosen.broker_id != registry.own_broker.broker_id:
                     return Owner(OwnerKind.REDIRECT, urls_of_broker(chosen, listener_name), True)
+            if self.is_leaving:
+                raise ServiceNotReady(
+                    f"this broker is stopping and does not acquire bundle {bundle}; look the topic up again"
+                )
             await self.acquire(bundle)
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
 
@@ -371,9 +377,13 @@ class BundleOwnership:
         self.held.released(bundle, session)
         logs.info("bundle.released", bundle=str(bundle))
 
+    def shared_bundles(self) -> list[NamespaceBundle]:
+        """Return the owned bundles that other brokers may have: all but that of this broker's health checks."""
+        return [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
+
     async def release_all(self) -> None:
         """Release all bundles before the broker stops, the health checks' last."""
-        bundles = [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
+        bundles = self.shared_bundles()
         async with asyncio.TaskGroup() as group:
             for bundle in bundles:
                 group.create_task(self.release(bundle))
