@@ -1,1 +1,3 @@
-"""State shared by all topics (`broker_context.py`) or by all parts of one topic (`topic_context.py`)."""
+"""State that all topics share (`broker_context.py`), and state that all parts of one topic share
+(`topic_context.py`).
+"""

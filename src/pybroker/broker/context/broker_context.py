@@ -1,7 +1,7 @@
-"""The context that all topics of a broker share: configuration, policies, limits, and registries.
+"""State that all topics of a broker share: configuration, policies, limits, and registries.
 
-Topics, subscriptions and producers use it instead of the broker service. Parts that can be replaced at run time must be
-read from here at each use.
+Topics, subscriptions and producers use this context instead of the broker service. Some attributes are replaced at run
+time, so callers must not cache them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerContext:
-    """Created by the broker service."""
+    """Shared state of all topics. The broker service creates one instance."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class BrokerContext:
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
-        """Load the policies of resource groups and namespaces into memory. Raises StoreError."""
+        """Load the resource group and namespace policies into memory. Raises StoreError."""
         await self.resource_groups.load()
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Return the effective policies of a topic. `topic`: the topic's own policies."""
+        """Merge broker defaults, namespace policies and the topic's own policies (`topic`)."""
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -120,7 +120,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. Rate limits whose values did not change keep their token counts."""
+        """Apply changed configuration defaults. A rate limit whose values did not change keeps its token count."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

@@ -1,8 +1,8 @@
-"""The subscriptions that have entries to dispatch. One callback per event loop iteration processes them, within a time
+"""Subscriptions that have entries to dispatch. One callback per event loop iteration processes them, within a time
 budget.
 
-A chain of short callbacks would keep the interpreter lock from the journal's writer thread: during catch-up reads a
-commit then took a second.
+One long callback is better than a chain of short ones, which would hold the interpreter lock almost permanently and
+starve the journal's writer thread: during catch-up reads, a commit took one second.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription, for the list."""
+    """A subscription as the list sees it."""
 
     is_queued = False
 
     @abstractmethod
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until `deadline_ms`. Return whether there is more to do."""
+        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched."""
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
-        """Handle an exception in `pump`, which is a bug in one topic. The other subscriptions continue."""
+        """Handle an unexpected exception from `pump`. The other subscriptions in the list are not affected."""
 
     @abstractmethod
     def wake(self) -> None: ...
 
 
 class PumpList:
-    """Invariant: a callback is scheduled exactly while the list is not empty."""
+    """Queue of subscriptions to pump. Invariant: a callback is scheduled exactly while the queue is not empty."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -48,7 +48,7 @@ class PumpList:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Add `pumped`, which must not be in the list."""
+        """Add `pumped`, which must not be in the queue yet."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

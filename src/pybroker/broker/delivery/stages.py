@@ -1,4 +1,7 @@
-"""The interface of the stages that entries pass between read and dispatcher: markers, transactions, delays, filters."""
+"""Interface of the stages between reading an entry and assigning it to a consumer.
+
+The stages are markers, pending transaction acks, delayed delivery, and entry filters.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ PassOver = Callable[[int, Sequence[int]], None]
 
 
 class Stage(ABC):
-    """The subscription creates its stages again when policies change."""
+    """One step that removes or defers entries. When policies change, the subscription creates its stages again."""
 
     @abstractmethod
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput: ...
