@@ -1,4 +1,4 @@
-"""Findings about a producer, by name: why it is refused, waits, or fails."""
+"""Findings about a producer name: why its connection attempts are rejected, or its messages wait or fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OF_EVERYBODY = {
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings, the first one to solve first; empty without a problem."""
+    """Return the findings, most urgent first; empty without a problem. `quota`: the topic's exceeded backlog quota."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
@@ -227,7 +227,7 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
 
 
 def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that a message of the producer, or of another producer on the same connection, waits for a limit."""
+    """Report that a publish rate delays a message of this producer, or of another producer on the same connection."""
     client = throttled_client(producer.peer, topic.broker_context)
     if client is None:
         return []
@@ -259,7 +259,7 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that the broker does not read from the client, because too many bytes wait to be stored."""
+    """Report that the broker does not read from the client because too many bytes are waiting to be stored."""
     waits_since_ms = producer.peer.memory_waits.publishes_since_ms
     if waits_since_ms is None:
         return []

@@ -1,4 +1,6 @@
-"""Pages of lists: a limit, and an opaque cursor with which the next request continues. The broker stores no state."""
+"""Pages of lists: a limit, and an opaque cursor with which the next request continues. The broker keeps no state in
+between.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ENTRIES_PER_STEP = 500
 
 
 class Place(NamedTuple):
-    """The last entry of a page, and the index of the last listed message in it, -1 for the whole entry."""
+    """End of a page: the last entry, and the index of the last listed message of its batch; -1 if the entry was listed
+    completely.
+    """
 
     position: Position
     batch_index: int = -1
@@ -59,9 +63,9 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """Yield all unacknowledged entries in ascending order, in pieces of one ledger, with their consumers.
+    """Yield all unacknowledged entries in ascending order with their consumers, in slices that belong to one ledger.
 
-    The caller may pause between pieces, not within one. Entries that are acknowledged during a pause are omitted.
+    The caller may pause between slices, not within one. Entries that are acknowledged during a pause are omitted.
     """
     for ledger_id in pending.ledger_ids():
         entry_ids = pending.entries_in(ledger_id)
