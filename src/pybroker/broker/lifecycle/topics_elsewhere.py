@@ -1,4 +1,4 @@
-"""Topics that other brokers of the cluster serve, reached over their REST API."""
+"""Operations on topics that other brokers of the cluster serve, over their REST API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE_PAUSE_S = 0.1
 
 
 class OwnersTopics:
-    """`TopicsElsewhere` of a cluster."""
+    """Implementation of `TopicsElsewhere` for a broker in a cluster."""
 
     def __init__(self, ownership: BundleOwnership, others: OtherBrokers) -> None:
         self._ownership = ownership
@@ -75,7 +75,9 @@ class OwnersTopics:
                 return
 
     async def _owner_url(self, topic: TopicName) -> str | None:
-        """Return the URL of the owner's REST API, or of the broker to ask; None if this broker serves the topic."""
+        """Return the REST URL of the topic's owner, or of the broker that assigns an owner. None if this broker serves
+        the topic.
+        """
         owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
         if owner.kind is OwnerKind.HERE:
             return None

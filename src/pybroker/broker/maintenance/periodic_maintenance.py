@@ -1,6 +1,7 @@
-"""Periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
+"""Periodic maintenance of all topics: retention, message expiry, unused subscriptions, inactive topics, backlog quotas,
+compaction.
 
-Invariants: a check yields to the event loop after each slice of work; a failure in one topic is logged and affects
+Invariants: a check yields to the event loop after each slice of work. A failure in one topic is logged and affects
 neither other topics nor later checks.
 """
 
@@ -41,7 +42,7 @@ _Topic = TypeVar("_Topic", bound="TopicBase")
 
 
 class Maintenance:
-    """Owned by the broker service; the app runs it."""
+    """Scheduler of the periodic checks."""
 
     def __init__(
         self,
@@ -173,8 +174,8 @@ async def _expire(topic: Topic) -> None:
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """Delete subscriptions that were not used for the configured time since the topic was loaded; earlier use is
-    unknown.
+    """Delete subscriptions that have been unused for the configured time. The time starts at the topic's load, because
+    earlier use is unknown.
     """
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:

@@ -12,7 +12,9 @@ from pybroker.model.counters import ProducerCounters
 
 
 class Producer:
-    """Invariant: `pending` messages were passed to the managed ledger (if there is one) and are not answered yet."""
+    """Producer of a client or of the broker itself. Invariant: `pending` messages were passed to the managed ledger (if
+    there is one) and have no receipt yet.
+    """
 
     __slots__ = (
         "_drained",
@@ -52,9 +54,9 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`leave` detaches it from the topic. `is_encrypted`: the client declares encryption. `former_epoch`: the
-        topic's epoch when the client had exclusive access before. `request_id`: of the PRODUCER command, which is
-        answered again when a waiting producer gets access.
+        """`leave` detaches the producer from the topic. `is_encrypted`: the client declares that it encrypts messages.
+        `former_epoch`: the topic epoch of the client's earlier exclusive access. `request_id`: id of the PRODUCER
+        command, for its second response when a waiting producer gets access.
         """
         self._leave = leave
         self.producer_id = producer_id

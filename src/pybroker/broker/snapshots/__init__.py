@@ -1,6 +1,6 @@
-"""Snapshots of topics, subscriptions, producers and consumers: the figures behind statistics, metrics, the console and
+"""Snapshots of topics, subscriptions, producers and consumers: the figures in statistics, metrics, the console and
 `explain`.
 
-Start with `topic_snapshot.py`. A new figure becomes a field here, from which all four show it. Only these modules
-distinguish persistent from non-persistent topics for figures.
+Start with `topic_snapshot.py`. A new figure is added here as a field, from which all four outputs read it. For these
+outputs, only this package distinguishes persistent from non-persistent topics.
 """

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class SubscriptionSnapshot(NamedTuple):
-    """The state of a subscription at one moment.
+    """State of a subscription at one moment.
 
-    A subscription of a non-persistent topic has no cursor, and 0 for figures of stored entries. Figures that are
-    expensive to compute are methods. `counters`, `cursor` and the views are live, so a caller that yields to the event
-    loop must take a new snapshot.
+    A subscription of a non-persistent topic has no cursor; its figures of stored entries are 0. Figures that are
+    expensive to compute are methods. `counters`, `cursor` and the views are live objects, so a caller that yields to
+    the event loop must take a new snapshot.
     """
 
     type_name: str
@@ -61,7 +61,7 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def is_paused_by_size(self) -> bool:
-        """Whether delivery is paused because the acknowledgements are too large to be stored."""
+        """Whether delivery is paused because the cursor's acknowledgement state is too large to be stored."""
         return self.cursor is not None and self.cursor.size_limit.excess is not None
 
     @property
@@ -82,7 +82,7 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
-        """The acknowledgements of open transactions, or None."""
+        """Pending acks of open transactions; None without a cursor or without pending acks."""
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:
@@ -93,13 +93,13 @@ class SubscriptionSnapshot(NamedTuple):
         return cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, cursor.read_position)
 
     def estimated_backlog_bytes(self) -> int:
-        """Return the approximate size of the backlog, without reading from the store."""
+        """Return the approximate size of the backlog in bytes, without reading entries."""
         cursor = self.cursor
         return 0 if cursor is None else estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
 
 
 class ConsumerSnapshot(NamedTuple):
-    """The state of an attached consumer at one moment. `counters` are live."""
+    """State of an attached consumer at one moment. `counters` is a live object."""
 
     name: str
     consumer_id: int

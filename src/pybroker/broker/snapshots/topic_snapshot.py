@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class TopicSnapshot(NamedTuple):
-    """The state of a loaded topic at one moment.
+    """State of a loaded topic at one moment.
 
-    A non-persistent topic has no ledger, and 0 for figures of stored entries. The size of the largest backlog needs all
-    subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and `transactions` are live, so a
-    caller that yields to the event loop must take a new snapshot.
+    A non-persistent topic has no ledger; its figures of stored entries are 0. The size of the largest backlog is not a
+    field, because it depends on all subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and
+    `transactions` are live objects, so a caller that yields to the event loop must take a new snapshot.
     """
 
     counters: TopicCounters
@@ -52,7 +52,7 @@ class TopicSnapshot(NamedTuple):
 
 
 class ProducerSnapshot(NamedTuple):
-    """The state of an attached producer at one moment. `counters` are live."""
+    """State of an attached producer at one moment. `counters` is a live object."""
 
     name: str
     producer_id: int
