@@ -1,1 +1,3 @@
-"""One loaded topic: `topic.py` (persistent), `non_persistent_topic.py`, and `topic_base.py` with the part common to both."""
+"""One loaded topic: persistent (`topic.py`), non-persistent (`non_persistent_topic.py`), and their common base
+(`topic_base.py`).
+"""

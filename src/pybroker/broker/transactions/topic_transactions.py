@@ -1,18 +1,18 @@
-"""The transactions of one topic: their messages, their ends, and their durable state.
+"""Transactions of one topic: their messages, their ends, and their durable state.
 
-The durable state is the cursor `pulsar.transactions`, created with the first message of a transaction, and a snapshot
-of the buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is loaded, later entries
-are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot is stored after a
-number of ended transactions, after some time, when the ledger changes and when the topic is closed. It is durable
-before the position moves.
+The durable state is the cursor `pulsar.transactions`, which is created before the first transactional message, and a
+snapshot of the transaction buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is
+loaded, later entries are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot
+is stored after a number of ended transactions, after some time, when the ledger changes, and when the topic is closed.
+The snapshot is durable before the mark-delete position moves.
 
-Operation: a transaction ends when a marker behind its messages is durable. A terminated topic accepts no marker, and a
-transaction without messages here needs none; then the snapshot contains the end, so that late messages are refused,
-also after a restart.
+Operation: a transaction ends when a marker after its messages is durable. There are two cases without a marker: a
+terminated topic accepts none, and a transaction without messages on this topic needs none. Then the snapshot records
+the end, so that late messages are rejected, also after a restart.
 
-Invariants: the managed ledger's max read position and aborted entries are those of the buffer. No message of a
-transaction is stored before the cursor. Each request that waits for an end is answered, or refused when the topic
-closes.
+Invariants: the managed ledger has the same max read position and aborted entries as the buffer. No transactional
+message is stored before the cursor exists. Each request that waits for the end of a transaction completes, or fails
+when the topic closes.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ SNAPSHOT_ENTRIES = 100_000
 
 
 class TransactionTopic(Protocol):
-    """The topic, for its transactions."""
+    """Interface to the topic that owns the transactions."""
 
     def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
-        """Pass a run to the ledger. Return False if the ledger refuses it; `producer` has received the error then."""
+        """Pass a run to the ledger. If the ledger refuses it, send the error to `producer` and return False."""
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part`; None ends that."""
+        """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
 
     def wake_subscriptions(self) -> None: ...
 
 
 class TopicTransactions(CursorOwner):
-    """The cursor store calls it for snapshots."""
+    """Transactions of one topic. The cursor store calls it to include the snapshot."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages of a transaction into admitted and refused ones. Add the transaction's id to metadata
-        without it.
+        """Split transactional messages into admitted and rejected messages. Add the transaction id to metadata that
+        lack it.
         """
         assert run.txn is not None
         assert self.buffer is not None
@@ -127,9 +127,10 @@ class TopicTransactions(CursorOwner):
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages without a transaction. Metadata that contain a transaction id are refused: after a reload,
-        messages are classified by their metadata, and such a message would be blocked. Only the broker may publish
-        transaction markers.
+        """Split messages that were sent without a transaction into admitted and rejected messages.
+
+        A message whose metadata contain a transaction id is rejected: after a reload, messages are classified by their
+        metadata, so the message would be blocked. Markers are rejected because only the broker may publish them.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -144,7 +145,7 @@ class TopicTransactions(CursorOwner):
 
     @property
     def is_ready(self) -> bool:
-        """Whether messages of transactions are accepted; if not, call `wait`."""
+        """Whether transactional messages are accepted now. If not, publishers call `wait`."""
         return self.buffer is not None
 
     @property
@@ -228,13 +229,14 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """A transaction that was open when the topic was loaded and may be committed, or None."""
+        """A transaction that was open when the topic was loaded and may already be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
-        """Wait until readers see the messages of all transactions that were committed before the topic was loaded.
+        """Wait until all transactions that were committed before the topic was loaded have ended here, so that readers
+        see their messages.
 
-        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic
+        Raises ServiceNotReady after `timeout_s` (default: `transactionBufferEndsWaitTimeInMillis`), and when the topic
         is closed.
         """
         if self.pending_end is None:
@@ -260,9 +262,10 @@ class TopicTransactions(CursorOwner):
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Commit or abort the transaction. Durable on return. An unknown transaction has nothing to end.
-        `low_water_mark`: all transactions of the coordinator up to it have ended. Raises BrokerError; nothing is
-        lost then, and the caller must retry.
+        """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
+
+        `low_water_mark`: all transactions of this coordinator up to this id have ended; messages of earlier ones that
+        are still open here are aborted. Raises BrokerError: nothing is lost, and the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
@@ -368,8 +371,8 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store a snapshot, and allow trimming of the entries that it covers. Raises StoreError; the next snapshot
-        includes it.
+        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError; the next snapshot
+        repeats it.
         """
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
@@ -403,7 +406,7 @@ class TopicTransactions(CursorOwner):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store a snapshot, so that the next load reads little. Never raises."""
+        """Store a snapshot, so that the next load reads few entries. Never raises."""
         self._is_closed = True
         self._an_end.set()
         try:
@@ -414,7 +417,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all pending ends, because the ledger is closed or deleted. Their callers retry."""
+        """Fail all waiting ends, because the ledger is closed or deleted. Their callers retry."""
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -425,7 +428,7 @@ class TopicTransactions(CursorOwner):
 
 
 class _Ending:
-    """One end that is being stored."""
+    """End of one transaction that is being stored."""
 
     __slots__ = ("action", "done", "txn")
 
@@ -436,7 +439,7 @@ class _Ending:
 
 
 class _MarkerPeer(Publisher):
-    """Publishes one marker. `TopicTransactions.stored` handles the success."""
+    """Peer that publishes one marker and receives a possible error. `TopicTransactions.stored` handles the success."""
 
     def __init__(self, failed: Callable[[BrokerError], None]) -> None:
         self._failed = failed
@@ -447,7 +450,7 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Return whether the run is a transaction marker, which no client may send."""
+    """Return whether the run is a transaction marker, which clients must not send."""
     return run.has_markers
 
 
