@@ -83,7 +83,7 @@ class AvailableFilters:
     def __init__(self, configured: Sequence[str]) -> None:
         self._made: dict[str, EntryFilter] = {}
         self.configured: tuple[EntryFilter, ...] = ()
-        """For topics without a policy."""
+        """Filters of topics without a filter policy."""
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:

@@ -92,23 +92,23 @@ class BrokerService:
     """All parts of one broker, without network servers."""
 
     data_directory: DataDirectoryName | None = None
-    """Where ledgers are files; set by the app."""
+    """Identity of the data directory, for a store of local files; set by the app."""
     data_snapshots: DataSnapshots | None = None
-    """Snapshots for backups, if all data is in local files; set by the app."""
+    """Data snapshots for backups, if all data is in local files; set by the app."""
     identity: BrokerIdentity | None = None
-    """The claim of this broker's id in a shared metadata store; set by the app, None without one."""
+    """This broker's claim of its id in a shared metadata store; set by the app, None without a shared store."""
     ownership: BundleOwnership | None = None
-    """The bundles of this broker; None if it serves all topics, because no other broker has its ledgers."""
+    """Bundle ownership of this broker; None for a standalone broker, which serves all topics."""
     other_brokers: OtherBrokers | None = None
-    """Set with `ownership`."""
+    """REST client for other brokers of the cluster; None if `ownership` is None."""
     membership: ClusterMembership | None = None
-    """Membership in a cluster; set by the app, None for a broker that is alone."""
+    """Membership in a cluster; set by the app, None for a standalone broker."""
     request_stop: Callable[[], None] | None = None
-    """Ends the process in order; set by the app, None in a process that is not the broker's own."""
+    """Starts an orderly shutdown of the process; set by the app, None if the broker is embedded in another process."""
     cache_refresher: CacheRefresher | None = None
     """Keeps the caches of a shared metadata store current; set by `build`, closed by the service."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
-    """None without statistics."""
+    """Returns the delivery rates of a consumer; None without statistics."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class BrokerService:
         If the client's settings have changed, a new client replaces it. Users of the previous client receive an error
         and call this again.
         """
-        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a broker alone does without it)
+        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a standalone broker does not need it)
 
         access = broker_client_access(self.runtime.config, self.presence.addresses.resolve(None))
         client = self._cluster_client

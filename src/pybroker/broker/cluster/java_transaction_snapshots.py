@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pybroker.client.pulsar_client import PulsarClient
 
 _PRESENT = b"\x02"
-"""Of a union of null and a type, in Avro."""
+"""Avro's branch index of the non-null type in a union of null and a type."""
 _NO_ITEMS = b"\x00"
 
 
@@ -36,7 +36,7 @@ class JavaTransactionSnapshots:
     """Publisher of the snapshots. Exists only if the broker shares its ledger store with Java brokers."""
 
     client: Callable[[], PulsarClient] | None = None
-    """The broker's client of its cluster, because another broker can own the system topic; None without other brokers."""
+    """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics

@@ -19,7 +19,7 @@ from pybroker.runtime import logs
 from pybroker.wire.broker_entry_metadata import broker_metadata, with_broker_metadata
 
 NO_INDEX = -1
-"""The index of the last message before any message had one."""
+"""Last index of a topic on which no message has an index yet."""
 
 
 @dataclass(frozen=True, slots=True)

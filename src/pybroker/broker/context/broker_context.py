@@ -89,17 +89,17 @@ class BrokerContext:
         self.broker_unacked_limit = broker_unacked_limit
         self.pumps = pumps
         self.read_leases = read_leases
-        """Of loaded and unloaded topics: unloading ends no lease."""
+        """Read leases on loaded and unloaded topics. Unloading a topic ends no lease."""
         self.compaction_slot = asyncio.Semaphore(1)
-        """Allows one compaction at a time, so the memory for keys is needed only once."""
+        """Allows one compaction at a time, so that memory for keys is used by one compaction only."""
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
-        """Returns why a role may not use a transaction at a topic or subscription; None if it may."""
+        """Returns the error if a role may not use a transaction on a topic or subscription, else None."""
         self.pending_end_of: PendingEndOf = _no_pending_end
         """See `pending_transaction_ends.py`."""
         self.ownership: TopicOwnership | None = None
-        """Which topics this broker serves; None for a broker that serves all, because no other has its ledgers."""
+        """Ownership of topics in the cluster; None for a standalone broker, which serves all topics."""
         self.elsewhere: TopicsElsewhere | None = None
-        """The topics of the other brokers of the cluster; None without a cluster."""
+        """Operations on topics of other brokers; None for a standalone broker."""
         self.announce_transactions: Callable[[TopicName, Position], Awaitable[None]] | None = None
         """Called before the first message of a transaction is stored in a topic that Java brokers may take over, with the last
         position. Raises StoreError."""

@@ -29,7 +29,7 @@ class MemoryWaits:
 
 
 NO_MEMORY_WAITS = MemoryWaits()
-"""For peers that never wait. Immutable."""
+"""Shared by all peers that never wait. Must not be changed."""
 
 
 class ThrottledPublish(NamedTuple):
@@ -43,7 +43,7 @@ class ThrottledPublish(NamedTuple):
     rate: PublishRate | None
     """None if the topic accepts no messages for a reason other than a rate."""
     since_ms: float | None
-    """By the monotonic clock."""
+    """Start of the wait by the monotonic clock."""
     waiting_clients: int
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pybroker.errors import BrokerError
 
 MAX_REFUSALS = 1000
-"""The oldest is dropped. About a kilobyte each at most."""
+"""Maximum number of records, of up to about 1 KiB each. At the limit, the oldest record is dropped."""
 MAX_REFUSALS_PER_TOPIC = 16
 KEPT_MS = 3_600_000
-"""After the last occurrence."""
+"""Lifetime of a record after its last rejection."""
 MAX_NAME = 128
 MAX_TEXT = 400
 
@@ -110,8 +110,8 @@ class Refusals:
 
     def check_invariants(self) -> None:
         listed = {(topic, key) for topic, of_topic in self._by_topic.items() for key in of_topic}
-        assert listed == self._all.keys(), "a refusal stands in one table only"
-        assert all(self._by_topic.values()), "an empty table is kept"
+        assert listed == self._all.keys(), "both tables must contain the same records"
+        assert all(self._by_topic.values()), "empty tables must be removed"
         assert len(self._all) <= MAX_REFUSALS
         assert all(len(of_topic) <= MAX_REFUSALS_PER_TOPIC for of_topic in self._by_topic.values())
 

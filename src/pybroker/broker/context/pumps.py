@@ -42,7 +42,7 @@ class PumpList:
         self._clock = clock
         self._queue: deque[Pumped] = deque()
         self.may_dispatch: Callable[[], bool] | None = None
-        """Asked once for each callback, in a cluster. After False, all topics are about to be closed."""
+        """Called once per callback, in a cluster. False: this broker may have lost its bundles, so nothing is dispatched."""
 
     def __len__(self) -> int:
         return len(self._queue)

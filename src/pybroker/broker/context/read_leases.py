@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 SWEEP_EVERY_MS = 1000.0
-"""Minimum interval between searches for ended leases, which are linear in the leases."""
+"""Minimum interval between searches for ended leases, because a search examines all leases."""
 
 
 class LeaseOwner(NamedTuple):
@@ -55,7 +55,7 @@ class ReadLeases:
         self._max_in_all = max_in_all
         self._by_topic: dict[str, dict[LeaseOwner, Lease]] = {}
         self.shares = FairShares()
-        """By holder, including listed leases that have ended."""
+        """Number of leases per holder, including ended leases that are still listed."""
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class ReadLeases:
             on_topic.add(lease.holder, 1)
         if not on_topic.may_take(holder, self._max_of_topic):
             why = on_topic.refusal(holder, self._max_of_topic, f"leases on {topic}", "maxReadLeasesPerTopic")
-            raise TooManyLeases(f"cannot give a lease: {why}")
+            raise TooManyLeases(f"cannot grant a read lease: {why}")
         if self.shares.may_take(holder, self._max_in_all):
             return
         if now_ms >= self._swept_ms + SWEEP_EVERY_MS:
@@ -154,4 +154,4 @@ class ReadLeases:
             self.drop_ended(now_ms)
         if not self.shares.may_take(holder, self._max_in_all):
             why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
-            raise TooManyLeases(f"cannot give a lease on {topic}: {why}")
+            raise TooManyLeases(f"cannot grant a read lease on {topic}: {why}")

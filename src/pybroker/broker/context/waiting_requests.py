@@ -25,7 +25,7 @@ class WaitingRequests:
         self._config = config
         self.topics = WaitLimit("maxWaitingTopicRequests")
         self.subscriptions = WaitLimit("maxWaitingSubscriptionRequests")
-        """For the lock of a subscription, of all topics."""
+        """Requests that wait for a subscription's lock, on all topics together."""
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:

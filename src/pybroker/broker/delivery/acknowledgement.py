@@ -86,7 +86,7 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
         if left >= 0 and _is_of_same_batch(last, each):
             count = parts[-1].message_count
             more = left_of(count, each.ack_set)
-            # An ACK that names a message twice is not merged, because transactions refuse it.
+            # An ACK that contains a message twice is not merged, because transactions reject it.
             if left | more == full(count):
                 left &= more
                 parts[-1] = parts[-1]._replace(ack_set=to_words(left))

@@ -18,10 +18,10 @@ from pybroker.runtime import logs
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
 
-BY_CALL = "somebody asked for it"
-"""Reason of skipped entries that no policy skipped."""
+BY_CALL = "a client or administrator requested it"
+"""Reason that `explain` shows for entries that were skipped on request, not by a policy."""
 READER_RETURN_S = 60.0
-"""How long a non-durable subscription waits for its reader after a move."""
+"""Time that a non-durable subscription waits for its reader to reconnect after a cursor move."""
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
@@ -129,7 +129,7 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    assert not subscription.is_resetting, "two moves in one turn"
+    assert not subscription.is_resetting, "two cursor moves at the same time"
     subscription.is_resetting = True
     try:
         yield

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 ENTRY_BYTES, NEWEST_BYTES = 10, 120
-"""Counted for each waiting entry, and additionally for the newest entries, which are in no run yet."""
+"""Estimated memory per delayed entry, and additional memory per new entry that is in no sorted run yet."""
 COUNTED_STEP_BYTES = 4096
-"""Smaller changes are not reported to the memory budget."""
+"""Smaller changes of the index size are not reported to the memory budget."""
 RESTORE_SLICE_MS = 2.0
 _NOTHING: Mapping[int, BitMap] = {}
 
@@ -130,7 +130,7 @@ class DelayedDelivery(Stage):
         """Return the entries that are due, and add the remaining entries to the index."""
         if (
             plan.scan is not None
-        ):  # A scan finds an entry that is not in the index: it was due before, unless its due time was changed.
+        ):  # An entry of a scan that is not in the index was due before, unless its due time was changed.
             entries = self._without_waiting(entries)
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):

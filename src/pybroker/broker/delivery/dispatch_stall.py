@@ -20,7 +20,7 @@ class DispatchStall:
     def __init__(self, clock: Clock) -> None:
         self.reason = BlockedReason.NO_CONSUMER
         self.since_ms = clock.monotonic_ms()
-        """By the monotonic clock."""
+        """Start of the stall by the monotonic clock."""
         self.has_moved = False
         """Whether entries were delivered since the last stop; set by the subscription."""
         self._clock = clock

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 MIN_WAIT_MS = 10
-"""Shorter waits would send a fast stream message by message."""
+"""Shortest wait for new tokens. After shorter waits, a fast stream would be sent message by message."""
 
 
 def renew_topic_limit(topic: TopicContext) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 RESCHEDULE_S = 1.0
-"""The delay before a rescheduled entry is filtered again."""
+"""Delay after which a rescheduled entry is filtered again."""
 
 
 class FilterJury:

@@ -43,7 +43,7 @@ class ParkedEntries:
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
-            self.clear()  # Earlier reads are void.
+            self.clear()  # Earlier reads are no longer valid.
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes
         self._entries.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
         if dispatcher.needs_key_hashes:

@@ -91,7 +91,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"Message {position} is not unacknowledged at any consumer: the dispatcher delivers it in its normal order",
+            f"No consumer holds message {position}: the dispatcher delivers it in its normal order",
         )
     require_unheld(subscription, position, -1)
     subscription.redeliver(consumer_of(holder), individual.chunks_beside(holder, position), -1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 
 PassOver = Callable[[int, Sequence[int]], None]
-"""Acknowledges entries of a ledger that no consumer of the subscription receives."""
+"""Acknowledges entries (ledger id, entry ids) that no consumer of the subscription receives."""
 
 
 class Stage(ABC):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
-"""Pulsar's name; hidden from the properties of the application."""
+"""Pulsar's cursor property for the replication flag. It is not reported among the application's properties."""
 
 
 LOOK_AHEAD_STEP_BYTES = 1024
@@ -195,7 +195,7 @@ class Subscription(SubscriptionBase, Pumped):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        assert not self.is_resetting, "consumers come in their turn, and so do moves"
+        assert not self.is_resetting, "the subscription's lock separates cursor moves from new consumers"
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:

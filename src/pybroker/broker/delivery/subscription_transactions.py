@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pybroker.model.events import Ack
 
 SLICE_ENTRIES = 5000
-"""Entries of a transaction that the dispatcher processes in one event loop iteration."""
+"""Maximum number of entries that the dispatcher processes in one event loop iteration."""
 
 Settle = Callable[[Acknowledged, "PersistDone"], object]
 
@@ -70,7 +70,7 @@ class SubscriptionTransactions(Stage):
         self._apply = apply
         self._parked = ParkedEntries()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
-        """Of the first acknowledgement since the load: milliseconds since 1970, and consumer."""
+        """First acknowledgement of each transaction since the load: time in milliseconds since 1970, and consumer name."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 

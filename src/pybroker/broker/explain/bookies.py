@@ -36,7 +36,7 @@ def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
     return [
         Finding(
             Code.BOOKIES_NOT_USABLE,
-            f"{text}: {_names(report.unusable, clock)}. Enough others are writable.",
+            f"{text}: {_names(report.unusable, clock)}. Enough other bookies are writable.",
             waits=False,
             since_ms=_since_ms(report.unusable),
             evidence=_evidence(report.unusable),

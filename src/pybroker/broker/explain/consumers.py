@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.dispatch.views import ChunkOrderView
 
 IDS_LISTED = 5
-"""The maximum number of message ids that are listed for one consumer, or for one key."""
+"""Maximum number of listed message ids per consumer or key."""
 
 _CODES = {
     BlockedReason.NO_PERMITS: Code.NO_PERMITS,

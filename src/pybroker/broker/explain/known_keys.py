@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 MAX_KEYS = 20
-"""Keys listed for one hash."""
+"""Maximum number of listed keys per hash."""
 MAX_KEY_BYTES = 256
-"""Longer keys are cut."""
+"""Longer keys are truncated."""
 MAX_ENTRIES_OF_HASH = 200
-"""Entries examined for one hash."""
+"""Maximum number of examined entries per hash."""
 MAX_ENTRIES = 2000
-"""Entries examined for one request."""
+"""Maximum number of examined entries per request."""
 MAX_BYTES = 32 << 20
-"""Bytes of the entries examined for one request."""
+"""Maximum size in bytes of the examined entries per request."""
 
 
 def known_keys(

@@ -6,7 +6,7 @@ from pybroker.cluster.membership.membership_report import MembershipReport
 from pybroker.model.findings import Code, Finding
 
 MAX_NAMED = 5
-"""Unusable registrations that the evidence names."""
+"""Maximum number of listed unusable registrations."""
 
 
 def explain_membership(report: MembershipReport | None) -> list[Finding]:

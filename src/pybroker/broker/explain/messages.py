@@ -54,7 +54,7 @@ class StoredEntry:
     message_count: int = 0
     problem: str = ""
     is_damaged: bool = False
-    """It will never be read."""
+    """True if the entry is permanently unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
             else "the topic is empty"
         )
     elif trimmed is not None:
-        why = f"ledger {ledger_id}, which is gone, had {counted(trimmed, 'entry', 'entries')}"
+        why = f"ledger {ledger_id}, which was deleted, had {counted(trimmed, 'entry', 'entries')}"
     else:
         why = f"ledger {ledger_id} does not belong to the topic: the id is of another topic, or the ledger was empty"
     return Finding(
@@ -512,7 +512,7 @@ def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str,
 
 
 LISTED_PARTS = 100
-"""How many parts of a larger message a finding names."""
+"""Maximum number of listed chunks of a large message."""
 
 
 def held_by_consumer(asked: MessageQuestion) -> Reasons | Want | None:

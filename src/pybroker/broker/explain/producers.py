@@ -38,7 +38,7 @@ _SHOWN_LIVE = {
     ProducerBlockedQuotaExceededException: Code.BACKLOG_QUOTA,
     TopicTerminatedError: Code.TOPIC_TERMINATED,
 }
-"""Refusals with a reason that can be checked now, if it still holds."""
+"""Errors whose cause can be checked now, with the finding that reports the cause if it still holds."""
 _OF_EVERYBODY = {
     Code.METADATA_UNREACHABLE,
     Code.COMPACTION_RUNNING,
@@ -47,7 +47,7 @@ _OF_EVERYBODY = {
     Code.TOPIC_TERMINATED,
     Code.PUBLISH_RATE,
 }
-"""Findings of a topic that say nothing of one producer, or are said of it in its own words."""
+"""Findings about a topic that do not concern a producer, or that the rules of this module report themselves."""
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 Steps = Generator[None, None, list[Finding]]
-"""Findings under construction. The caller yields to the event loop at each pause."""
+"""Generator that returns findings. The caller yields to the event loop at each pause."""
 
 LISTED = 10
-"""How many of a kind a finding names; it says how many more there are."""
+"""Maximum length of a list in a finding, which also gives the number of omitted elements."""
 PIECE = 200
-"""The number of objects between two pauses."""
+"""Number of objects that are processed between two pauses."""
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
@@ -57,7 +57,7 @@ def names(of: Sequence[str]) -> str:
 
 
 NAME_LENGTH = 60
-"""Longer keys are cut in sentences; the evidence has more of them."""
+"""Longer keys are truncated in sentences. The evidence contains up to `MAX_KEY_BYTES`."""
 
 
 def cut(text: str) -> str:

@@ -27,7 +27,7 @@ class StuckTopic(NamedTuple):
     subscriptions: int
     """Number of stuck subscriptions."""
     subscription: str | None
-    """The subscription of the finding: the stuck one with the largest backlog. None if the topic itself is stuck."""
+    """The stuck subscription with the largest backlog, which the finding concerns. None if the topic itself is stuck."""
     backlog_entries: int
     finding: Finding
 

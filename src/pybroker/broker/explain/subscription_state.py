@@ -152,7 +152,7 @@ def _from(bitmap: BitMap, entry_id: int) -> int:
 
 
 SLOW_READ_MS = 1000
-"""A read that takes so long is worth a word."""
+"""A read that takes longer is reported as a finding."""
 STOP_ALL = {
     Code.READ_FAILED,
     Code.UNACKED_LIMIT_BROKER,
@@ -162,7 +162,7 @@ STOP_ALL = {
     Code.MEMORY_BUDGET,
     Code.CURSOR_STATE_TOO_LARGE,
 }
-"""While one of these is found, consumers do not matter."""
+"""Findings that stop the whole subscription, so its consumers are not examined."""
 
 
 def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:

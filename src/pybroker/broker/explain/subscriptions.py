@@ -65,7 +65,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
 
 HASHES_PER_PIECE = 2000
 SAME_NAME = 20
-"""The maximum number of consumers of one name that are examined. Clients choose the names, which need not be unique."""
+"""Maximum number of examined consumers with one name. Clients choose the names, so a name need not be unique."""
 
 
 def named(subscription: Subscription, name: str) -> list[Consumer]:

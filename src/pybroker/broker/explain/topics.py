@@ -49,7 +49,7 @@ class ThrottledClient(NamedTuple):
     by: ThrottledPublish
     since_ms: int | None
     owner: RateOwner | None
-    """None if no rate is exceeded, but the topic takes no messages yet."""
+    """Owner of the exceeded rate. None if no rate is exceeded, but the topic does not accept messages yet."""
 
     @property
     def reason(self) -> str:
@@ -180,7 +180,7 @@ def throttled_by_other_topics(topic: TopicBase) -> Steps:
 
 
 REFUSED_LATELY_MS = 120_000
-"""A client that was refused longer ago, and has not come again, has given up: official ones come at least once a minute."""
+"""Rejected clients that have not retried for longer have given up: official clients retry at least once a minute."""
 
 
 SLOW_LOAD_MS = 2_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 READ_GAP_ENTRIES = 8
-"""Entries with at most this many others between them are read together, which is cheaper than two reads."""
+"""Maximum gap between two entries that are read together, because one larger read is cheaper than two reads."""
 MAX_RUN_ENTRIES = 128
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""A result in progress. The caller yields to the event loop at each pause."""
+"""Generator that returns a result. The caller yields to the event loop at each pause."""
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-"""Rows of a page."""
+"""Number of rows per page."""
 ENTRIES_PER_STEP = 500
-"""Between two pauses: a fraction of a millisecond."""
+"""Number of entries that are processed between two pauses; takes less than a millisecond."""
 
 
 class Place(NamedTuple):
@@ -56,9 +56,9 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says") from error
+        raise BadCursor(f"{text[:100]!r} is not a cursor of this list: send `next` of the previous page") from error
     if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
-        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says")
+        raise BadCursor(f"{text[:100]!r} is not a cursor of this list: send `next` of the previous page")
     return found[1:]
 
 

@@ -183,11 +183,11 @@ def unacked_indexes(subscription: Subscription, position: Position, batch_size: 
 
 
 MAX_ENTRIES_READ = 2000
-"""The limit of one request that searches for a key without known hashes. The page ends there, with the rows so far."""
+"""Maximum number of entries that one search for a key reads if hashes are unknown. The page ends at this limit."""
 QUICK_BYTES = 64 * 1024
-"""A larger entry is opened in a thread."""
+"""Larger entries are decoded in a thread."""
 PAGE_CHARACTERS = 1024 * 1024
-"""The limit of keys and properties on a page. The page ends there, even if there are more rows."""
+"""Maximum number of characters in the keys and properties of a page. The page ends at this limit."""
 
 
 class UnackedMessage(NamedTuple):

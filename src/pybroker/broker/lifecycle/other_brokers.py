@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
 
 CALLS_AT_ONCE = 16
-"""Each has a connection and a thread."""
+"""Maximum number of concurrent calls. Each call uses a connection and a thread."""
 PATIENCE_S = 5.0
-"""How long a call is repeated while the other broker is busy."""
+"""Time for which a call is retried while the other broker is busy."""
 
 
 class OtherBrokers:

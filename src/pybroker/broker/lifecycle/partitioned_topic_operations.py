@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 MADE_AT_ONCE = 64
-"""The number of partitions that are created concurrently: the metadata store writes them in one batch."""
+"""Number of partitions that are created concurrently, so that the metadata store writes them in one batch."""
 
 
 class PartitionedTopicOperations:
@@ -153,7 +153,7 @@ class PartitionedTopicOperations:
                 document.partitions = partitions
 
             await self._partitioned.update(name, change)
-            # Their owners load these partitions only now. The subscriptions begin at the first message all the same.
+            # The owners load these partitions only now, but the subscriptions still begin at the first message.
             for index in remote:
                 await self._create_subscriptions_elsewhere(name.partition(index), subscriptions)
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 TELLING_SLICE_MS = 5.0
-"""Between yields to the event loop during the notification of clients."""
+"""Time between yields to the event loop while clients are notified."""
 ANSWERING_S = 2.0
-"""Maximum wait for pending answers on a slow disk. Clients send unanswered messages again to another broker."""
+"""Longest wait for pending receipts on a slow disk. Clients resend messages without a receipt to another broker."""
 
 
 class Ending:

@@ -28,13 +28,13 @@ TopicTexts: TypeAlias = list[str]
 """An alias, because `TopicDirectory.list` hides the built-in type."""
 
 NAMES_PER_TURN = 256
-"""About a millisecond of work between two yields to the event loop."""
+"""Number of names that are processed between two yields to the event loop: about a millisecond of work."""
 NAME_BYTES = 120
-"""Besides the characters, as an object and in the response."""
+"""Estimated memory per name, in addition to its characters, as an object and in the response."""
 UNKNOWN_LIST_BYTES = 16 * 1024
-"""For a namespace that was not listed before."""
+"""Estimated size of a list for a namespace that was not listed before."""
 MAX_KNOWN_SIZES = 10_000
-"""Namespaces with a remembered list size."""
+"""Maximum number of namespaces whose last list size is remembered."""
 
 
 class TopicListener(ABC):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.context.broker_context import BrokerContext
 
-MAX_WATCHED_NAMES = 1_000_000  # in all lists; a refused client requests the list periodically instead
+MAX_WATCHED_NAMES = 1_000_000  # in all lists; a client beyond the limit polls the list instead
 MATCHED_PER_TURN = 256  # about a millisecond
 HASHED_PER_TURN = 10_000  # about a millisecond
 PAUSE_MS = 20.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 CREATE_ATTEMPTS = 50
-"""For a partition that was just added: the other broker reads the new number a moment later."""
+"""Attempts to use a partition that was just added, because the other broker reads the new partition count with a delay."""
 CREATE_PAUSE_S = 0.1
 
 
@@ -60,7 +60,7 @@ class OwnersTopics:
         path = f"{_path(topic)}/subscription/{quote(name, safe='')}"
         body = {"ledgerId": -1, "entryId": -1, "properties": dict(properties)}
         for attempt in range(CREATE_ATTEMPTS):
-            # The owner of the moment; this broker itself if it has become the owner.
+            # The current owner, which may have become this broker.
             owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
             urls = self._ownership.registry.own_broker.addresses if owner.kind is OwnerKind.HERE else owner.urls
             try:

@@ -14,9 +14,9 @@ from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 
 WATCHED_NAME_BYTES = 200
-"""The memory of a name of about sixty characters."""
+"""Estimated memory per name, for names of about 60 characters."""
 UNTOLD_NAME_BYTES = 100
-"""The additional memory for each watcher that has not received the name."""
+"""Estimated memory per unsent name and watcher."""
 
 
 @dataclass(frozen=True, slots=True)

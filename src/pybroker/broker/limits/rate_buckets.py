@@ -21,7 +21,7 @@ class RateBuckets:
         self._messages = TokenBucket(messages, period_ms, now_ms) if messages > 0 else None
         self._bytes = TokenBucket(size_bytes, period_ms, now_ms) if size_bytes > 0 else None
         self._buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
-        assert self._buckets, "a limit without a limit"
+        assert self._buckets, "a rate limit needs a limit of messages or bytes"
 
     def allowance(self, now_ms: float) -> tuple[float, float]:
         """Return how many messages and bytes may pass now; infinity without a limit."""

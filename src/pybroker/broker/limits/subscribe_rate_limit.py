@@ -8,7 +8,7 @@ from pybroker.model.policies import SubscribeRate
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_CONSUMERS = 10_000
-"""Above it, consumers that have not subscribed for a period are forgotten, then the oldest."""
+"""Maximum number of tracked consumers. Above it, idle consumers are removed first, then the oldest."""
 
 
 class SubscribeRateLimit:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SLICE_MS = 1.0
 FULL_DISK_CHECK_S = 1.0
-"""Of the search for unneeded ledgers while the disk is full."""
+"""Interval between searches for deletable ledgers while the disk is full."""
 LEAST_CACHE_AGE_S = 1.0
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)

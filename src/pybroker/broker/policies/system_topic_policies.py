@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 MAX_NAMESPACES = 1_000
 RETRY_DELAY_S = 1.0
 READ_BACK_TIMEOUT_S = 30.0
-"""How long a change waits until this broker has read it back."""
+"""Maximum wait of a change until this broker has read its message back."""
 LAST_MESSAGE_TIMEOUT_S = 5.0
-"""How long the first reading waits for a message that the topic reports and does not deliver."""
+"""Maximum wait of the first read for a last message that the topic reports but does not deliver."""
 
 _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
@@ -79,7 +79,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._loaded = loaded
         self._notify = notify
         self.client = client
-        """Returns the client. Raises AccessRefused."""
+        """Returns the broker's client of its cluster. Raises AccessRefused."""
         self._namespaces: dict[NamespaceName, _Namespace] = {}  # the longest unused first
         self._changing: KeyedLock[TopicName] = KeyedLock()
 

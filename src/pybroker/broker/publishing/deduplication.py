@@ -27,7 +27,7 @@ from pybroker.model.events import SendRun
 from pybroker.wire.entry_metadata import chunk_of, is_marker
 
 NO_SEQUENCE_ID = -1
-"""For a producer that has stored nothing."""
+"""Last sequence id of a producer without stored messages."""
 _MAX_SEQUENCE_ID = (1 << 63) - 1  # Sequence ids are unsigned on the wire, but clients count with signed numbers.
 _BELOW_ALL = -(1 << 63) - 1
 
@@ -38,9 +38,9 @@ class Verdict(Enum):
     NEW = auto()
     DUPLICATE = auto()
     UNKNOWN = auto()
-    """It is being stored: the client has to try again."""
+    """An earlier copy of the message is still being stored. The client must resend the message."""
     BEHIND_FAILURE = auto()
-    """An earlier message was not stored: the client has to send both again."""
+    """An earlier message was not stored. The client must resend both messages."""
 
 
 class Part:
@@ -169,7 +169,7 @@ class Deduplication:
         known.last_accepted = accepted
         known.in_flight += 1
         if highest is not None:
-            assert highest > known.pushed, "a part that is not new was accepted"
+            assert highest > known.pushed, "an accepted part must be new"
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
@@ -201,7 +201,7 @@ class Deduplication:
     def _landed(self, accepted: Accepted) -> None:
         known = accepted.known
         known.in_flight -= 1
-        assert known.in_flight >= 0, "answered twice"
+        assert known.in_flight >= 0, "two results for one message"
         if not known.in_flight:
             known.last_accepted = None
 

@@ -71,11 +71,11 @@ class Producer:
         self.former_epoch = former_epoch
         self.request_id = request_id
         self.topic_epoch: int | None = None
-        """At the attachment; None before the first exclusive access."""
+        """Epoch of the topic when the producer was attached; None if no producer ever had exclusive access."""
         self.is_waiting = False
-        """Whether its client knows that it must wait for exclusive access."""
+        """True if the client was notified that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None
-        """Why it does not get exclusive access, or has lost it."""
+        """Error that explains why the producer did not get exclusive access, or lost it."""
         self.counters = ProducerCounters()
         self.schema_version = b""
         """Empty without a schema."""
@@ -85,7 +85,7 @@ class Producer:
 
     def completed(self, message_count: int) -> None:
         self.pending -= message_count
-        assert self.pending >= 0, "answered more than was published"
+        assert self.pending >= 0, "more results than published messages"
         if not self.pending and self._drained is not None:
             self._drained.set()
 

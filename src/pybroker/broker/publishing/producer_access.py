@@ -167,7 +167,7 @@ class ProducerAccess(Generic[P]):
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False
-        assert self.epoch is None or epoch >= self.epoch, "an epoch gets smaller"
+        assert self.epoch is None or epoch >= self.epoch, "the topic epoch must not decrease"
         self.epoch, self._claimed_epoch = epoch, None
         return True
 
@@ -198,11 +198,11 @@ class ProducerAccess(Generic[P]):
         return present, waiting
 
     def check_invariants(self) -> None:
-        assert self._holder is None or not self._shared, "shared and held at once"
-        assert not self._waiting or self._holder is not None or self._shared, "waiting for nobody"
-        assert self._claimed_epoch is None or self._holder is not None, "a claim of nobody"
+        assert self._holder is None or not self._shared, "a topic is both shared and held"
+        assert not self._waiting or self._holder is not None or self._shared, "producers wait for a free topic"
+        assert self._claimed_epoch is None or self._holder is not None, "an epoch is claimed without a claimant"
         everybody = [*self._shared, *self._waiting, *([] if self._holder is None else [self._holder])]
-        assert len({id(each) for each in everybody}) == len(everybody), "one producer, two places"
+        assert len({id(each) for each in everybody}) == len(everybody), "a producer is in two groups"
 
     def _claim(self, producer: P) -> None:
         former = producer.former_epoch

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
 
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
-"""The topic's property with its epoch; REST shows it among the others."""
+"""Topic property that stores the topic epoch. The REST API returns it like any other property."""
 LARGEST_EPOCH = 1 << 62
-"""Never reached, so later epochs fit into the protocol's 64 bits."""
+"""Upper limit of a stored epoch, so that later epochs fit into the protocol's 64 bits."""
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SNAPSHOT_PAUSE_MS = 1000
-"""Minimum between snapshots by number of entries: at 50,000 entries a second they would be most of the work."""
+"""Minimum time between snapshots that are due by number of entries, because they would dominate the work at high rates."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
-"""After a store error; publishers wait meanwhile."""
+"""First and longest retry delay after a store error. Publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
 _REPLAY_SLICE_ENTRIES = 64  # entries between two checks of the clock
 _REPLICATOR_PREFIX = "pulsar.repl"

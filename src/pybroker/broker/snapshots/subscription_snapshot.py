@@ -29,7 +29,7 @@ class SubscriptionSnapshot(NamedTuple):
     """
 
     type_name: str
-    """In Pulsar's spelling; `None` before the first consumer."""
+    """Subscription type in Pulsar's spelling; the text `None` before the first consumer."""
     is_durable: bool
     is_replicated: bool
     properties: Mapping[str, str]
@@ -38,7 +38,7 @@ class SubscriptionSnapshot(NamedTuple):
     active_consumer: str | None
     """The name of the consumer that receives all entries, for types with one active consumer."""
     owners: HashOwners | None
-    """None for types that do not look at keys."""
+    """Owners of key hashes; None for subscription types that do not use keys."""
     cursor: ManagedCursor | None = None
     backlog_entries: int = 0
     """Stored entries that are not acknowledged."""
@@ -47,13 +47,13 @@ class SubscriptionSnapshot(NamedTuple):
     replay_entries: int = 0
     """Entries that were read and wait to be sent or redelivered."""
     redelivery_entries: int = 0
-    """The part of them that was sent before."""
+    """Number of `replay_entries` that were delivered before."""
     unacked_messages: int = 0
     is_blocked: bool = False
     """Whether a limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
     look_ahead_bytes: int = 0
     oldest_unacked_age_s: int = 0
-    """In seconds, -1 if it is unknown."""
+    """Age of the oldest unacknowledged message in seconds; -1 if unknown."""
     draining_hashes_cleared_total: int = 0
     key_order: KeyOrderView | None = None
     chunk_order: ChunkOrderView | None = None

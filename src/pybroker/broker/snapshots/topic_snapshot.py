@@ -33,22 +33,22 @@ class TopicSnapshot(NamedTuple):
     producer_count: int
     waiting_producers: int
     epoch: int | None
-    """None before the first producer with exclusive access."""
+    """Topic epoch; None if no producer ever had exclusive access."""
     created_ms: int
-    """In milliseconds since 1970; for a non-persistent topic the time when it was loaded."""
+    """Creation time in milliseconds since 1970; for a non-persistent topic, the time of its load."""
     ledger: ManagedLedger | None = None
     properties: Mapping[str, str] = {}
     stored_bytes: int = 0
     pending_entries: int = 0
     """Entries that the store has not confirmed yet."""
     backlog_age_s: int = UNKNOWN_AGE_S
-    """The age of the oldest message in a backlog when quotas were checked last."""
+    """Age in seconds of the oldest unacknowledged message at the last quota check."""
     backlog_age_subscription: str = ""
-    """The subscription with that message; empty if the age is unknown."""
+    """Subscription whose backlog contains this message; empty if the age is unknown."""
     deduplication_status: str | None = None
     compaction: CompactionCounters | None = None
     transactions: TransactionBuffer | None = None
-    """None if the topic never had one."""
+    """Transaction buffer; None if the topic never had a transaction."""
 
 
 class ProducerSnapshot(NamedTuple):

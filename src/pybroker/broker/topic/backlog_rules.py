@@ -10,9 +10,9 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionP
 from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
-"""Eviction continues to this share of the limit, so that the next message does not exceed it."""
+"""Eviction reduces the backlog to this fraction of the limit, so that the next message does not exceed the limit again."""
 UNKNOWN_AGE_S = -1
-"""The backlog has not been measured, or does not exist."""
+"""Age of a backlog that was not measured or does not exist."""
 
 _MS_PER_MINUTE = 60_000
 _BYTES_PER_MB = 1024 * 1024
@@ -42,9 +42,7 @@ def retention_refusal(policies: RetentionPolicies) -> str:
 
 
 def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
-    """Return whether the quota exceeds the retention size. Such a combination is invalid, because the backlog would
-    override the retention size.
-    """
+    """Return whether the quota exceeds the retention size, which would make the retention size ineffective."""
     if quota is None or retention is None:
         return False
     limits = retention_limits(retention)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
-BEING_MADE = "being made or subscribed to"
+BEING_MADE = "being created or subscribed to"
 BEING_DELETED = "being deleted"
 BEING_MOVED = "being moved"
 BEING_CHANGED = "being changed"
@@ -60,7 +60,7 @@ class SubscriptionRegistry:
         self._kinds = kinds
         self._locks: KeyedLock[str] = KeyedLock(self._wait_context)
         self.being_made = 0
-        """Subscriptions that are being created. They count against the limit."""
+        """Number of subscriptions that are being created, which count against the subscription limit."""
 
     # --- locks -------------------------------------------------------------------------------------------------------
 

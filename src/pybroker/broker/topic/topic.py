@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
-"""Cursors that are no subscriptions."""
+"""Cursors that do not belong to subscriptions."""
 
 
 class Publish:
@@ -100,9 +100,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
         self.backlog_age_s = UNKNOWN_AGE_S
-        """At the last check of the backlog quotas."""
+        """Age of the backlog in seconds at the last check of the backlog quotas."""
         self.backlog_age_subscription = ""
-        """The subscription that has not read it; empty when the age is unknown."""
+        """Subscription with this backlog; empty if the age is unknown."""
         self._internal_producer: InternalProducer | None = None
         self._refused_producers: set[str] = set()  # producers whose messages were refused because the disk was full
         self.subscriptions = {}

@@ -64,12 +64,12 @@ class TopicBase(ABC):
         self.producer_registry = ProducerRegistry(self.shared, epoch, self)
         self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
-        """Messages are dropped without an answer: the producers are about to be closed, and send them again."""
+        """True while messages are dropped without a response, because their producers are about to be closed."""
         self.loaded_ms = self.runtime.clock.wall_ms()
         self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingPublishers | None = None
-        """The queue of publishers while nothing is accepted, usually None."""
+        """Queue of publishers while the topic accepts no messages; None otherwise."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class TopicBase(ABC):
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Accept a run of messages. The producer's peer receives receipts or errors, during this call or later."""
         if producer.is_closed and producer.refusal is not None:
-            # It was fenced while this run waited. A dropped run would never be answered, because its client does not
+            # The producer was fenced while this run waited. A dropped run would never get a response, because the client does not
             # know of the fencing.
             self._refuse(producer, run, producer.refusal)
             return

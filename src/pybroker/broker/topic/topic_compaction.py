@@ -106,7 +106,7 @@ class TopicCompaction:
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
-        error, is_fault, drops = "it was broken off", False, self._ledger.compacted_drops
+        error, is_fault, drops = "the compaction was cancelled", False, self._ledger.compacted_drops
         try:
             async with broker_context.compaction_slot, self._alone:
                 drops = self._ledger.compacted_drops

@@ -56,7 +56,7 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(
-            f"this {schema.type.name} schema is no version of topic {topic.name}, and clients may not add versions"
+            f"this {schema.type.name} schema is not a version of topic {topic.name}, and clients may not add versions"
             " (isAllowAutoUpdateSchema)"
         )
     return version

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 PART = "transactions"
-"""The name under which publishers are held."""
+"""Part of the topic on whose behalf publishers wait."""
 SNAPSHOT_ENTRIES = 100_000
-"""A snapshot is due when a load would read this many entries again."""
+"""A snapshot is due when a load would have to read this many entries."""
 
 
 class TransactionTopic(Protocol):
@@ -88,11 +88,11 @@ class TopicTransactions(CursorOwner):
         self._ended_since = 0
         self._entries_since = 0
         self.last_snapshot_ms = 0
-        """In milliseconds since 1970; 0 if none was stored since the load."""
+        """Time of the last snapshot in milliseconds since 1970; 0 if none was stored since the load."""
         self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
         self._an_end = asyncio.Event()  # set at the end of each transaction, and when the topic closes
         self.waiting_readers = 0
-        """Requests that wait until the end of a committed transaction is known."""
+        """Number of requests that wait until the end of a committed transaction is known."""
         if buffer is not None:
             self._show(buffer)
 
@@ -120,7 +120,7 @@ class TopicTransactions(CursorOwner):
                 run.payloads[index] = named
             elif said is None or said.txn != run.txn or said.ends is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message of transaction {run.txn} names another transaction"
+                    f"The metadata of a message of transaction {run.txn} contains the id of another transaction"
                 )
         kept, refused = split(run, errors)
         kept.has_markers = False  # From here on set only for the marker of an end.
@@ -138,7 +138,7 @@ class TopicTransactions(CursorOwner):
                 errors[index] = NotAllowedError("Only the broker may write the end marker of a transaction")
             elif self.is_ready and (said := of_transaction(entry)) is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message names transaction {said.txn}, but its command does not: send it in the "
+                    f"The metadata of a message contains transaction id {said.txn}, but its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
         return split(run, errors)

@@ -28,8 +28,8 @@ from pybroker.model.txn_id import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
-"""Latest ended transactions above the low-water mark, whose messages are refused. A forgotten one could open again until the
-low-water mark passes it."""
+"""Number of remembered ended transactions above the low-water mark, whose late messages are rejected. Until the low-water mark
+passes it, a forgotten transaction could open again."""
 
 
 class OpenTransaction:
@@ -40,12 +40,12 @@ class OpenTransaction:
     def __init__(self, first: Position, opened_ms: int, owner: str) -> None:
         self.first = first
         self.opened_ms = opened_ms
-        """When its first message here was stored, in milliseconds since 1970."""
+        """Time when the first message on this topic was stored, in milliseconds since 1970."""
         self.owner = owner
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
-        """Its encoding in a snapshot while it is unchanged: few of thousands of transactions change between snapshots."""
+        """Cached encoding for snapshots while the transaction is unchanged. Few transactions change between snapshots."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -92,7 +92,7 @@ class TransactionBuffer:
         self.open: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
         self.hidden: dict[int, BitMap] = {}
         self.up_to = Position(-1, -1)
-        """The last known entry."""
+        """Position of the last entry that this state covers."""
         self.committed_total = 0
         self.aborted_total = 0
         self._in_flight: dict[TxnId, int] = {}
@@ -154,7 +154,7 @@ class TransactionBuffer:
     def failed(self, txn: TxnId, entries: int) -> None:
         """Record that `entries` messages could not be stored."""
         left = self._in_flight[txn] - entries
-        assert left >= 0, "more messages came back than were on their way"
+        assert left >= 0, "more results than messages in flight"
         if left:
             self._in_flight[txn] = left
         else:
@@ -318,12 +318,12 @@ class TransactionBuffer:
 
     def check_invariants(self) -> None:
         firsts = [each.first for each in self.open.values()]
-        assert firsts == sorted(firsts), "an older transaction is behind a younger one"
+        assert firsts == sorted(firsts), "transactions are not sorted by their first messages"
         seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}
         for txn, each in self.open.items():
             assert txn not in self._ended, "an ended transaction is open"
             for ledger_id, bitmap in each.entries.items():
-                assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is of two transactions, or hidden"
+                assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is in two transactions, or is aborted"
                 seen[ledger_id] = seen.get(ledger_id, BitMap()) | bitmap
         assert all(count > 0 for count in self._in_flight.values())
         assert self._only_in_flight == sum(txn not in self.open for txn in self._in_flight)

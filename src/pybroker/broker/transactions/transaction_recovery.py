@@ -19,7 +19,7 @@ from pybroker.runtime.clock import Clock
 from pybroker.wire.transaction_metadata import of_transaction
 
 RESTORE_ON_LOOP_BYTES = 16 * 1024
-"""A larger snapshot has hundreds of open transactions, and is restored by a thread: 10,000 take 90 ms."""
+"""A larger snapshot is restored in a thread. It has hundreds of open transactions; 10,000 of them take 90 ms."""
 _SLICE_MS = 1.0
 _SLICE_ENTRIES = 64  # entries between two checks of the clock
 

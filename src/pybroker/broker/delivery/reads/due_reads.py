@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 READ_GAP_ENTRIES = 8
-"""Due entries with at most this many others between them are read together, which is cheaper than two reads."""
+"""Maximum gap between two due entries that are read together, because one larger read is cheaper than two reads."""
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:

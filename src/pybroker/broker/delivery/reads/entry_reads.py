@@ -26,10 +26,10 @@ from pybroker.model.position import Position
 AT_END: tuple[EntryRun, ...] = ()
 """There is nothing to read."""
 NO_MEMORY: Sequence[EntryRun] = []
-"""The memory budget for delayed entries is used up, and new entries may have to be delayed."""
+"""The memory budget for delayed entries is exhausted, and the next entries may have to be delayed."""
 
 STATE_TOO_LARGE: Sequence[EntryRun] = []
-"""The state of the cursor cannot be stored, and the acknowledgement of the next entry would enlarge it."""
+"""The cursor state is too large to be stored, and acknowledging the next entry would enlarge it."""
 
 
 class Rescans:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
-REMEDY = "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand"
-"""How an operator ends a permanent failure."""
+REMEDY = "; to continue after the unreadable entries, set autoSkipNonRecoverableData=true or skip them (pulsar-admin)"
+"""Remedy for a permanent read failure, appended to the log message."""
 
 
 class FailedReads:
