@@ -1,8 +1,9 @@
-"""Which broker of a cluster answers a call, as in Pulsar: any, or the owner of the topic or bundle of its path.
+"""Rules that decide which broker of a cluster handles a call: any broker, or the owner of the topic or bundle in the
+path. As in Pulsar.
 
-The table below is the only place that decides this for a route. A call that reaches another broker is redirected (307) before its
-handler runs. A partitioned topic has several owners: its handlers act here, and send the call for each partition to its
-owner (`partition_calls.py`).
+The table below is the only decision of this kind. A call that reaches another broker is redirected (307) before its
+handler runs. A partitioned topic has several owners: any broker runs its handlers, which forward the call for each
+partition to its owner (`partition_calls.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
 
 
 class ServedAt(Enum):
-    """The broker that answers."""
+    """Broker that must handle a call."""
 
     ANY = "any broker"
     TOPIC_OWNER = "owner of the topic"
@@ -43,7 +44,7 @@ class ServedAt(Enum):
 
 
 def served_at(method: str, path: str) -> ServedAt:
-    """Return the place for a route, given by its method and its pattern."""
+    """Return the broker that must handle calls of a route, which is given by its method and path pattern."""
     if path.startswith(_ANYWHERE):
         return ServedAt.ANY
     if path.startswith(_TRANSACTIONS):

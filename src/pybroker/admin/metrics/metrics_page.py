@@ -1,4 +1,4 @@
-"""The sections of the page and their order."""
+"""Sections of the metrics page in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """Writes the page for each scrape."""
+    """Writer of the page, which is written again for each scrape."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
         """`http` returns the figures of the HTTP server."""

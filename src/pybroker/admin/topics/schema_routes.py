@@ -1,6 +1,6 @@
 """`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: schemas of a topic, which need not exist.
 
-A partition has the schemas of its partitioned topic. The paths have no domain. A policy that forbids new schema
+A partition has the schemas of its partitioned topic. The paths have no domain segment. A policy that forbids new schema
 versions applies to clients, not to these calls.
 """
 
@@ -47,7 +47,7 @@ class SchemaAnswer(msgspec.Struct):
 
 
 class Compatibility(msgspec.Struct):
-    """Whether a schema could be registered, and under which strategy."""
+    """Whether a schema could be registered, and the strategy that decides it."""
 
     schemaCompatibilityStrategy: str
     compatibility: bool
@@ -98,7 +98,7 @@ async def get_metadata(call: Call) -> Response:
 
 
 async def find_version(call: Call) -> Response:
-    """Return the version of a schema, or -1."""
+    """Return the version number of a schema, or -1."""
     topic = _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
@@ -108,7 +108,7 @@ async def find_version(call: Call) -> Response:
 
 
 async def post_schema(call: Call) -> Response:
-    """Register a schema. An equal schema gets its existing version."""
+    """Register a schema. If an equal schema exists, return its version."""
     topic = _topic(call)
     call.require_produce(topic)
     existing_namespace(call, topic.namespace)
@@ -118,7 +118,9 @@ async def post_schema(call: Call) -> Response:
 
 
 async def delete_schema(call: Call) -> Response:
-    """Delete all versions. Later version numbers continue after the deletion's; with `force=true` they restart."""
+    """Delete all versions. Later versions continue the numbering after the deletion's number; with `force=true` it
+    restarts.
+    """
     topic = _topic(call)
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
@@ -129,7 +131,7 @@ async def delete_schema(call: Call) -> Response:
 
 
 async def check_compatibility(call: Call) -> Response:
-    """Check whether a schema could be registered. As in Pulsar, an incompatible one is answered with 500 and the
+    """Check whether a schema could be registered. As in Pulsar, an incompatible schema results in status 500 with the
     reason.
     """
     topic = _topic(call)
