@@ -306,7 +306,7 @@ class BrokerService:
         self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
         return others
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
         """Publish a message and read it back. Raises BrokerError."""

@@ -293,7 +293,7 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
     )
 
 
-# --- looking into one ------------------------------------------------------------------------------------------------
+# --- queries of a table ----------------------------------------------------------------------------------------------
 
 
 async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:

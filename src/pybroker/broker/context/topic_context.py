@@ -93,7 +93,7 @@ class TopicContext:
         refusals = self.broker_context.refusals
         refusals.note(str(self.name), producer_name, peer_address, error, now_ms, is_of_messages=True, count=count)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     def require_open(self) -> None:
         if self.is_fenced:

@@ -212,7 +212,7 @@ class DelayedDelivery(Stage):
         if self._index:
             self.wake()
 
-    # --- looking, and changing a time --------------------------------------------------------------------------------
+    # --- queries, and changes of a due time --------------------------------------------------------------------------------
 
     def is_waiting(self, position: Position) -> bool:
         members = self._index.members.get(position.ledger_id)

@@ -192,7 +192,7 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
 
 
-# --- silent ones -----------------------------------------------------------------------------------------------------
+# --- silent consumers ------------------------------------------------------------------------------------------------
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:

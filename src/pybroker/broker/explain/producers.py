@@ -90,7 +90,7 @@ def _who(producer: Producer) -> dict[str, Any]:
     }
 
 
-# --- not there ---------------------------------------------------------------------------------------------------------
+# --- producers that are not connected ----------------------------------------------------------------------------------
 
 
 def _waits(topic: TopicBase, producer: Producer) -> Finding:
@@ -178,7 +178,7 @@ def _messages_refused(topic: TopicBase, name: str) -> list[Finding]:
     return findings
 
 
-# --- there -------------------------------------------------------------------------------------------------------------
+# --- connected producers -----------------------------------------------------------------------------------------------
 
 
 def _attached(topic: TopicBase, producer: Producer) -> list[Finding]:

@@ -54,7 +54,7 @@ class PartitionedTopicOperations:
         self._topics = topics
         self._partitioned = partitioned
 
-    # --- make --------------------------------------------------------------------------------------------------------
+    # --- creation ----------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
         """Create a partitioned topic with its partitions. If another task is creating the topic, the error is raised
@@ -114,7 +114,7 @@ class PartitionedTopicOperations:
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from failures
 
-    # --- grow --------------------------------------------------------------------------------------------------------
+    # --- extension ---------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
         """Raise the partition count to `partitions`. Waits for concurrent operations; two concurrent calls with the
@@ -187,7 +187,7 @@ class PartitionedTopicOperations:
         for name, properties in wanted.items():
             await elsewhere.create_subscription(partition, name, properties)
 
-    # --- delete ------------------------------------------------------------------------------------------------------
+    # --- deletion ----------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a partitioned topic with all stored data. If clients are connected, `force` is required.

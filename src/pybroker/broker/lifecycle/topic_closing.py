@@ -124,7 +124,7 @@ class TopicClosing:
         while (ending := self._ending.get(key)) is not None:
             await ending.ended.wait()
 
-    # --- all of them -------------------------------------------------------------------------------------------------
+    # --- all topics --------------------------------------------------------------------------------------------------
 
     async def tell_clients(self) -> None:
         """Fence all loaded topics, which notifies their clients, and wait until received messages are stored and

@@ -229,7 +229,7 @@ class TopicLoading:
             self._directory.created(name)
         return ledger
 
-    # --- make, and wait ----------------------------------------------------------------------------------------------
+    # --- creation ----------------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
         """Create `name` without loading it. Return False if it exists. The caller has checked the permission to create

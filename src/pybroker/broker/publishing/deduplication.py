@@ -211,7 +211,7 @@ class Deduplication:
             known = self._names[name] = _Known()
         return known
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def is_settled(self, name: str) -> bool:
         known = self._names.get(name)

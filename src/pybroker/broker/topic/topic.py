@@ -365,7 +365,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     ) -> Subscription | None:
         return await self.registry.create_if_missing(name, first, properties)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
         """Terminate the topic, which permanently accepts no more messages. Return the last position. Raises

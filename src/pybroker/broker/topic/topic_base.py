@@ -111,7 +111,7 @@ class TopicBase(ABC):
         if before is not None:
             before.close(self.publish_throttle)
 
-    # --- the same as its parts see it --------------------------------------------------------------------------------
+    # --- interface for the parts of the topic ------------------------------------------------------------------------
 
     @property
     def is_fenced(self) -> bool:
@@ -235,7 +235,7 @@ class TopicBase(ABC):
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     def in_use(self) -> None:
         self.shared.in_use()

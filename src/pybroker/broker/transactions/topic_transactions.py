@@ -403,7 +403,7 @@ class TopicTransactions(CursorOwner):
         self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
         return self.buffer.snapshot()
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Store a snapshot, so that the next load reads few entries. Never raises."""

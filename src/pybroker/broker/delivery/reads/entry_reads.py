@@ -193,7 +193,7 @@ class EntryReads:
     def next_to_scan(self, position: Position) -> Position | None:
         return self._second.next_position(position, self._delayed.held_back)
 
-    # --- once more ---------------------------------------------------------------------------------------------------
+    # --- replays and rescans -----------------------------------------------------------------------------------------
 
     def _replay_cached(self, plan: ReadPlan) -> list[EntryRun] | None:
         runs: list[EntryRun] = []
