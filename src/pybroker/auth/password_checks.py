@@ -1,5 +1,6 @@
-"""Password checks in threads with limited concurrency, because unauthenticated clients request them and a hash can take
-a second.
+"""Password checks in threads, with limited concurrency.
+
+The limits are necessary because unauthenticated clients request the checks, and a hash can take a second.
 
 At most `concurrent` checks run, including checks whose clients have disconnected. Addresses are served round robin, and
 so are the users of one address. An address with too many wrong passwords is delayed.

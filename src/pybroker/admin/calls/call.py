@@ -171,7 +171,9 @@ class Call:
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Run the steps in time slices, with limited concurrency. Raises AdminError 503 if the queue is full."""
+        """Run a long query step by step in time slices, so that it does not block the event loop. Raises AdminError 503
+        if too many queries wait.
+        """
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:

@@ -115,8 +115,10 @@ class Share:
             holding.close()
 
     async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
-        """Run the steps in time slices. Few requests do so concurrently; further requests wait in order of arrival.
-        Raises AdminError 503.
+        """Run a long query step by step in time slices, so that it does not block the event loop.
+
+        A few queries run concurrently; further queries wait in order of arrival. Raises AdminError 503 if too many
+        wait.
         """
         limits = self.limits
         try:

@@ -1,5 +1,6 @@
-"""Rules that decide which broker of a cluster handles a call: any broker, or the owner of the topic or bundle in the
-path. As in Pulsar.
+"""Rules that decide which broker of a cluster handles a call.
+
+As in Pulsar, it is any broker, or the owner of the topic or bundle in the path.
 
 The table below is the only decision of this kind. A call that reaches another broker is redirected (307) before its
 handler runs. A partitioned topic has several owners: any broker runs its handlers, which forward the call for each

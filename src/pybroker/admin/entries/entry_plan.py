@@ -180,7 +180,7 @@ class _Covered:
         self._is_sealed = row.is_sealed
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
-        """Return this part in the form of the response. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
+        """Convert to the format of the response. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
         whole = LedgerTotals(self._message_count, self._size_bytes)
         end = whole if self.end_entry_id == self._entry_count else await self._totals_before(store, self.end_entry_id)
         start = await self._totals_before(store, self.first_entry_id) if self.first_entry_id else LedgerTotals(0, 0)

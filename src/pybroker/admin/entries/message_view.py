@@ -1,5 +1,6 @@
-"""REST form of a stored entry: metadata as headers, decompressed payload as body. Clients decode the messages from
-both.
+"""REST form of a stored entry: metadata as headers, decompressed payload as body.
+
+Clients decode the messages from headers and body.
 
 Invariants: each header is one line of Latin-1 for any producer input. All headers together have at most
 `MAX_HEADER_BYTES`. The body is at most as large as the caller permits.

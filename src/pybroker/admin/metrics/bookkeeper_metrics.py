@@ -1,5 +1,6 @@
-"""Metrics of ledgers on BookKeeper, with the names of a Java broker that has
-`bookkeeperClientExposeStatsToPrometheus=true`, and the state of the bookies.
+"""Metrics of ledgers on BookKeeper, and the state of the bookies.
+
+The metrics of ledgers have the names of a Java broker with `bookkeeperClientExposeStatsToPrometheus=true`.
 """
 
 from __future__ import annotations

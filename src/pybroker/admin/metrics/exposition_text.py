@@ -1,5 +1,6 @@
-"""Text format of the metrics page: HELP and TYPE lines, samples, labels. Functions return small texts, which the caller
-joins.
+"""Text format of the metrics page: HELP and TYPE lines, samples, labels.
+
+Functions return small texts, which the caller joins.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""`/metrics`: the Prometheus page, written once for all requests within metricsPageIntervalMs, and sent to a limited
-number of clients concurrently.
+"""`/metrics`: the Prometheus page.
+
+The page is written once for all requests within metricsPageIntervalMs, and sent to a limited number of clients
+concurrently.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on the subscriptions of all topics in a
-namespace or bundle.
+"""Operations on the subscriptions of all topics in a namespace or bundle.
+
+Paths: `/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`.
 
 Topics that are deleted meanwhile are skipped.
 """

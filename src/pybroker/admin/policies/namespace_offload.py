@@ -1,5 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/offload...`: when and where closed ledgers are offloaded. Stored without
-effect.
+"""Offload policies of a namespace: when and where closed ledgers are offloaded. Stored without effect.
+
+Paths: `/admin/v2/namespaces/{tenant}/{namespace}/offload...`.
 
 The thresholds have separate routes but are stored in the document of the offload policies.
 """

@@ -1,5 +1,6 @@
-"""Types and checks of policy values in requests, for namespaces and topics, with Pulsar's statuses. Checks raise
-AdminError.
+"""Types and checks of policy values in requests, for namespaces and topics.
+
+Checks raise AdminError with Pulsar's status and text.
 """
 
 from __future__ import annotations

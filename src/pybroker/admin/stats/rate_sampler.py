@@ -1,5 +1,6 @@
-"""Rate sampler: reads the counters of topics and clients every `statsUpdateFrequencyInSecs`, and stores the rates of
-that window.
+"""Rate sampler: periodically computes rates from the counters of topics and clients.
+
+It reads the counters every `statsUpdateFrequencyInSecs` and stores the rates of that window.
 
 Topics and clients themselves only count. An unloaded object is removed at the next sample. A new object is measured
 from the last sample on, because its counters started at 0.

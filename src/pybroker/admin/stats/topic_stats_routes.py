@@ -1,5 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: statistics of a topic or its
-partitions.
+"""Routes of the statistics of a topic or its partitions.
+
+Paths: `/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats` and similar.
 """
 
 from __future__ import annotations

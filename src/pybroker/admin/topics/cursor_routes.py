@@ -1,5 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's
-cursor.
+"""Routes that move a subscription's cursor: skip, expire and reset.
+
+Paths: `/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`.
 
 Consumers may be connected. They no longer receive skipped messages. A reset disconnects them, and they reconnect.
 """

@@ -1,5 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: creation, extension and deletion of partitioned
-topics.
+"""Routes that create, extend and delete partitioned topics.
+
+Paths: `/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`.
 """
 
 from __future__ import annotations

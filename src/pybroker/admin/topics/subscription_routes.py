@@ -1,5 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`: list,
-creation, deletion, properties, and backlog analysis.
+"""Routes of subscriptions: list, creation, deletion, properties, and backlog analysis.
+
+Paths: `/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
 
 A partitioned topic has a subscription if at least one of its partitions has it.
 """

@@ -1,5 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: operations on one topic or all its
-partitions.
+"""Routes of operations on one topic or all its partitions, such as unload, terminate and compact.
+
+Paths: `/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`.
 """
 
 from __future__ import annotations

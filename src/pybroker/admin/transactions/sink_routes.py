@@ -1,5 +1,6 @@
-"""Transactional sinks: several transactions write a batch, which one call commits exactly once. Not in Pulsar. The
-rules are in `transactions/sinks.py`.
+"""Routes of transactional sinks: one call commits several transactions exactly once. Not in Pulsar.
+
+Several transactions write a batch of the sink. The rules are in `transactions/sinks.py`.
 
 A role that may produce to any topic can create a sink. After the first commit, only this role and superusers may use
 the sink. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so that no transaction is

@@ -1,5 +1,6 @@
-"""End of transactions on topics and subscriptions that other brokers serve (END_TXN_ON_PARTITION,
-END_TXN_ON_SUBSCRIPTION).
+"""End of transactions on topics and subscriptions that other brokers of the cluster serve.
+
+Sends END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""State that all topics share (`broker_context.py`), and state that all parts of one topic share
-(`topic_context.py`).
+"""State that all topics share, and state that all parts of one topic share.
+
+Start with `broker_context.py` and `topic_context.py`.
 """

@@ -1,5 +1,6 @@
-"""Recent rejections of producers and messages with their reasons. `explain` shows them, even after the client has
-disconnected.
+"""Recent rejections of producers and messages, with their reasons.
+
+`explain` shows these records, even after the client has disconnected.
 
 Pure. Invariants: the number of records is bounded; repeated rejections of one producer share a record; a producer's
 record is removed when the producer is admitted.

@@ -1,5 +1,6 @@
-"""Subscriptions that have entries to dispatch. One callback per event loop iteration processes them, within a time
-budget.
+"""Queue of subscriptions that have entries to dispatch.
+
+One callback per event loop iteration processes the queue, within a time budget.
 
 One long callback is better than a chain of short ones, which would hold the interpreter lock almost permanently and
 starve the journal's writer thread: during catch-up reads, a commit took one second.

@@ -1,5 +1,6 @@
-"""State that all parts of one topic share. The parts use this context instead of the topic, so they can be tested
-alone.
+"""State that all parts of one topic share.
+
+The parts use this context instead of the topic, so that they can be tested without a topic.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Record of whether a topic may contain chunks of large messages or markers. If not, entries need no inspection.
-Pure.
+"""Record of whether a topic may contain markers or chunks of large messages. Pure.
+
+If not, entries need no inspection.
 """
 
 from __future__ import annotations

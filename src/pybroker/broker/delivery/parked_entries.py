@@ -1,5 +1,4 @@
-"""Parked entries: entries that were read although open transactions had acknowledged them, so no consumer may receive
-them.
+"""Parked entries: entries that no consumer may receive, because open transactions have acknowledged them.
 
 Pure. The entries are stored as one bitmap per ledger, plus key hashes for subscription types that need them, so that a
 large transaction uses little memory.

@@ -1,5 +1,4 @@
-"""Transactional acknowledgements of one subscription: pending transaction acks, and entries that are parked because of
-them.
+"""Transactional acknowledgements of one subscription, and the entries that are parked because of them.
 
 Pending transaction acks are part of the cursor state (`managed_ledger/pending_transaction_acks.py`): they are stored
 and deleted with the cursor and do not depend on a consumer. A message with a pending ack stays assigned to its

@@ -1,5 +1,6 @@
-"""One-line summaries of stuck topics, for lists of many topics. The rules are the same as for `explain` of one
-topic.
+"""One-line summaries of stuck topics, for lists of many topics.
+
+The rules are the same as for `explain` of one topic.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Pages of lists: a limit, and an opaque cursor with which the next request continues. The broker keeps no state in
-between.
+"""Pages of lists: a limit, and an opaque cursor with which the next request continues.
+
+The broker keeps no state between the requests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Periodic maintenance of all topics: retention, message expiry, unused subscriptions, inactive topics, backlog quotas,
-compaction.
+"""Periodic maintenance of all topics.
+
+The checks are retention, message expiry, unused subscriptions, inactive topics, backlog quotas, and compaction.
 
 Invariants: a check yields to the event loop after each slice of work. A failure in one topic is logged and affects
 neither other topics nor later checks.

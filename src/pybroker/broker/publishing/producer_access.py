@@ -1,5 +1,6 @@
-"""Access of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and
-the topic epoch.
+"""Access of producers to a topic: rules of the access modes and the topic epoch.
+
+The access modes are Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive.
 
 Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases
 except free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive,

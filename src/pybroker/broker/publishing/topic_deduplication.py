@@ -1,5 +1,6 @@
-"""Deduplication on one topic: switched on and off at run time, restored on load, stored, and applied to each run of
-messages.
+"""Deduplication of the messages of one topic, with its durable state.
+
+Deduplication can be switched on and off while producers are connected.
 
 The cursor `pulsar.dedup` stores the state. Its properties are a snapshot of the persisted sequence ids up to its
 mark-delete position. When the topic is loaded, later entries are read again, so the cursor protects these entries from

@@ -1,3 +1,4 @@
-"""One loaded topic: persistent (`topic.py`), non-persistent (`non_persistent_topic.py`), and their common base
-(`topic_base.py`).
+"""One loaded topic, persistent or non-persistent.
+
+Start with `topic_base.py` (common base), `topic.py` (persistent) and `non_persistent_topic.py`.
 """

@@ -1,5 +1,6 @@
-"""Rules of retention, message expiry and backlog quotas. Pure. Times are wall clock milliseconds, like publish
-times.
+"""Rules of retention, message expiry and backlog quotas. Pure.
+
+Times are wall clock milliseconds, like publish times.
 """
 
 from __future__ import annotations

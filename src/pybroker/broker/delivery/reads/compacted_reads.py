@@ -1,5 +1,6 @@
-"""Reads for consumers with `readCompacted`: entries up to the compaction horizon come from the compacted view, later
-ones from the topic.
+"""Reads for consumers with `readCompacted`, from the compacted view and from the topic.
+
+Entries up to the compaction horizon come from the compacted view, later entries from the topic.
 
 The read position is always a position in the topic. If a compaction replaces the view, the next read continues at the
 same position in the new view, so no entry is delivered twice or skipped.

@@ -1,6 +1,4 @@
-"""Handling of failed reads of one subscription: retry after a delay, or skip entries that are permanently
-unreadable.
-"""
+"""Handling of failed reads of one subscription: retry, or skip permanently unreadable entries."""
 
 from __future__ import annotations
 
