@@ -78,7 +78,7 @@ CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
 
-# The first matching route wins, so fixed paths precede those with a name at the same position.
+# The first matching route wins, so fixed paths precede paths with a parameter at the same position.
 NOUNS = (
     status_routes,
     absent_features,

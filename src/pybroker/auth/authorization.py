@@ -72,7 +72,7 @@ class AuthorizationService:
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object whose owner is the role `owner`; None: the object has no owner."""
+        """Return whether `role` may use an object that the role `owner` owns; None: the object has no owner."""
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
@@ -139,7 +139,7 @@ class AuthorizationService:
         All other checks call this first, so proxy roles are rejected everywhere.
         """
         if role in self._proxy_roles:
-            # A proxy's permissions must not replace those of its client, whose role the broker does not know.
+            # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
             raise AuthorizationError(
                 f"role {role!r} is a proxy role (proxyRoles): connections through a proxy are not supported; connect directly"
             )

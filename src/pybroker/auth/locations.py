@@ -53,8 +53,8 @@ def decoded_base64(data: bytes) -> bytes | None:
 def looks_like_path(text: str) -> bool:
     """Return whether `text` looks like a path and not like random Base64.
 
-    True if it starts like a path, if its first directory exists, if it consists of words and slashes, or if it is a
-    short name with an extension.
+    A path starts like a path, has an existing first directory, consists of words and slashes, or is a short name with
+    an extension.
     """
     if text.startswith(("./", "../", "~/")):
         return True

@@ -151,7 +151,7 @@ def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list
 class CertificateRefresher:
     """Reloads certificate files. New handshakes use the new files; existing connections continue.
 
-    Invariant: invalid files, such as half-written ones, do not replace the current certificates, and are read again
+    Invariant: invalid files (such as half-written files) do not replace the current certificates, and are read again
     later.
     """
 

@@ -1,6 +1,6 @@
 """Routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
 
-Admin tools call these routes before they use a feature. The responses equal those of a Pulsar broker without these
+Admin tools call these routes before they use a feature. The broker responds like a Pulsar broker without these
 features.
 """
 

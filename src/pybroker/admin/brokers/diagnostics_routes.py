@@ -32,7 +32,7 @@ _TASKS_PER_SLICE = 50
 _FRAMES = 8
 _MASK = "****"
 _LEAST_SECRET = 4
-"""Minimum length of a masked secret. Shorter ones would match ordinary words."""
+"""Minimum length of a masked secret. Shorter values would match ordinary words."""
 
 
 class DiagnosticsShown(msgspec.Struct):

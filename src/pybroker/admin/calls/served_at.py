@@ -16,7 +16,7 @@ from pybroker.admin.calls.route_paths import NAMESPACE
 _TOPIC_PARAMETERS = "/{tenant}/{namespace}/{topic}"
 _BUNDLE = NAMESPACE + "/{bundle}"
 _BROKER = "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces"
-# Answered from metadata, which all brokers have, or from the owners of all partitions.
+# Handled with metadata, which all brokers have, or by the owners of all partitions.
 _ANYWHERE_BEHIND_TOPIC = (
     "/partitions",
     "/createMissedPartitions",
@@ -26,10 +26,10 @@ _ANYWHERE_BEHIND_TOPIC = (
     "/terminate/partitions",
 )
 _ANYWHERE = ("/lookup/", "/admin/v3/console/")
-# Calls about one transaction coordinator, one of its transactions, or a sink whose transactions it has.
+# Calls about one transaction coordinator, one of its transactions, or a sink with transactions at the coordinator.
 _COORDINATOR_PARAMETERS = ("{coordinator}", "{most}", "{sink}")
 _TRANSACTIONS = "/admin/v3/transactions/"
-# Questions about a bundle that metadata answers.
+# Queries about a bundle that metadata suffices for.
 _BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
 
 

@@ -135,7 +135,7 @@ class ConsoleRoutes:
         return bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)
 
     async def get_rights(self, call: Call) -> Response:
-        """Return the caller's role and permissions: general ones, and those for the query's `topic` and
+        """Return the caller's role, its general permissions, and its permissions for the query's `topic` and
         `subscription`.
         """
         shown: dict[str, Any] = {

@@ -124,7 +124,7 @@ async def plan_of(
     limit = read_limit.limit
     if limit is not None and (asked.end is None or Position(*asked.end) > limit):
         await topic.transactions.ends_known(budget.wait_s)
-    # Read both in one iteration: later entries, and those after an open transaction, belong to a later plan.
+    # Read both in one iteration. Later entries, and entries after an open transaction, belong to a later plan.
     first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
     # A start after the readable end, such as from a time, must not move back.

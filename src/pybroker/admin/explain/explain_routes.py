@@ -172,7 +172,7 @@ def _of_membership(call: Call) -> list[Finding]:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return summaries of those named subscriptions that still exist.
+    """Return summaries of the named subscriptions. A subscription that was deleted meanwhile is omitted.
 
     Pauses during and after each subscription, because a summary can take long.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pybroker.memory.broker_memory import Memory
 
 SEND_BYTES = 65536
-"""Size of a write. Smaller ones need more event loop iterations."""
+"""Size of a write. Smaller writes need more event loop iterations."""
 RETRY_AFTER_S = 1
 IMPATIENCE = 10
 """Factor by which the deadline of a client that does not read is shorter while other clients wait."""

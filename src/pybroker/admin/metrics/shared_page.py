@@ -25,7 +25,7 @@ PART_BYTES = 16 * 1024
 """Minimum compressed size of a part, except for the last. Smaller parts need more event loop iterations."""
 PLAIN_PART_BYTES = 64 * 1024
 GZIP_WINDOW_BITS = 31
-FASTEST = 1  # compression level; higher ones gain little
+FASTEST = 1  # compression level; higher levels gain little
 
 
 class PageNotWritten(Exception):

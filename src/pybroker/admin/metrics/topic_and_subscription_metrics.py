@@ -137,7 +137,7 @@ class SummedValues(NamedTuple):
 
 
 class DeliverySums(NamedTuple):
-    """Sums over all subscriptions of a namespace whose topics have no separate rows."""
+    """Sums over the subscriptions of a namespace, for topics without separate rows."""
 
     pulsar_subscription_delayed: float
     pulsar_subscription_in_replay: float

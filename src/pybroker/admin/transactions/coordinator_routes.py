@@ -113,7 +113,7 @@ async def get_coordinator_stats(call: Call) -> Response:
 
 
 async def get_coordinator_internal_stats(call: Call) -> Response:
-    """Return the internals of a coordinator's log."""
+    """Return the internal statistics of the managed ledger that stores a coordinator's log."""
     call.require_superuser()
     require_enabled(call)
     coordinator = found_coordinator(call, call.integer("coordinator"))

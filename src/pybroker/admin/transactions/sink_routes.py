@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SINK = BASE + "/sinks/{sink}"
 AFTER = Query("after", "last name of the previous page")
 MAX_SHOWN = 1000
-"""Maximum number of sinks in a response; `after` returns the next ones."""
+"""Maximum number of sinks in a response. A request with `after` returns the next page."""
 SHOWN_TRANSACTIONS = 100
 END_WAIT_S = 25.0
 """Time that a commit waits for participants. It is below the client's request timeout, so that the client receives the

@@ -120,7 +120,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. A rate limit whose values did not change keeps its token count."""
+        """Apply changed configuration defaults. A rate limit with unchanged values keeps its token count."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

@@ -100,7 +100,7 @@ class Refusals:
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Return the topic's records, latest first, and remove expired ones."""
+        """Return the topic's records, latest first. Also removes expired records."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []

@@ -1,9 +1,8 @@
 """Queue of subscriptions that have entries to dispatch.
 
-One callback per event loop iteration processes the queue, within a time budget.
-
-One long callback is better than a chain of short ones, which would hold the interpreter lock almost permanently and
-starve the journal's writer thread: during catch-up reads, a commit took one second.
+One callback per event loop iteration processes the queue, within a time budget. A chain of short callbacks would hold
+the interpreter lock almost permanently and starve the journal's writer thread: during catch-up reads, a commit took one
+second.
 """
 
 from __future__ import annotations

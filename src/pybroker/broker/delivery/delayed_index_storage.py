@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 STALE_ENTRIES = 65_536
-"""The stored index is rewritten when it has this many more removed entries than waiting ones."""
+"""The stored index is rewritten when its removed entries exceed its waiting entries by this number."""
 
 
 class DelayedIndexStorage(CursorOwner):
@@ -73,7 +73,7 @@ class DelayedIndexStorage(CursorOwner):
                 if clock.monotonic_ms() >= deadline_ms:
                     return False
         except StoreError as error:
-            # No message is lost: the cursor reads those entries again.
+            # No message is lost, because the cursor reads the entries again.
             logs.error("delayed.not_restored", **self._names(), error=str(error))
         self._unread = None
         self.is_restored = True

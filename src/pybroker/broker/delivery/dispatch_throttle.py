@@ -22,7 +22,7 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the topic's dispatch rate policy. A limit whose values did not change keeps its token count."""
+    """Apply the topic's dispatch rate policy. A limit with unchanged values keeps its token count."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 

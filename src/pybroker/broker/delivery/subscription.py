@@ -115,7 +115,7 @@ class Subscription(SubscriptionBase, Pumped):
         if (chain and chain.filters) != (before and before.filters):
             self.filters = chain
             self._stages = self._row_of_stages()
-            self.wake()  # The new filters may accept entries that the previous ones deferred.
+            self.wake()  # The new filters may accept entries that the previous filters deferred.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters

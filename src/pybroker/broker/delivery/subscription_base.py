@@ -85,7 +85,9 @@ class SubscriptionBase(ABC):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Remove consumers whose client does not respond to a PING. Return whether a consumer was removed."""
+        """Send a PING to the client of each consumer, and remove consumers without a response. Return whether a
+        consumer was removed.
+        """
         is_one_gone = False
         for consumer in list(self.consumers):
             # Only a removed consumer frees capacity, so that the caller retries immediately.

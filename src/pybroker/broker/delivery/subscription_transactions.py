@@ -194,7 +194,7 @@ class SubscriptionTransactions(Stage):
         """Commit or abort the pending acks of the transaction. Durable on return. An unknown transaction is not an
         error.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended; pending acks of earlier ones
+        `low_water_mark`: all transactions of this coordinator up to this id have ended, so their remaining pending acks
         are aborted. Raises BrokerError: the caller must retry.
         """
         held = self._cursor.state.held

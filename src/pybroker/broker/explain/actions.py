@@ -229,7 +229,7 @@ def _of_subscription(
     """
     options = [each for each in arguments if each.startswith("-")]
     names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
-    # The command line accepts a name that begins with `-` only behind `--`.
+    # The command line accepts a name that begins with `-` only after `--`.
     words = [*options, "--", *names] if subscription.name.startswith("-") else [*names, *options]
     path = subscription_path(subscription) + rest
     return Action(severity, text, method, path, _command(command, *words), body)

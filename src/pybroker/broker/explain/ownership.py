@@ -1,4 +1,7 @@
-"""Finding about a topic whose bundle this broker does not serve, if requests cannot be redirected to an owner."""
+"""Finding about a topic in a bundle that this broker does not serve.
+
+Used if the request cannot be redirected to the owner of the bundle.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> lis
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
-        # A quota refuses new producers. Connected ones continue until the next check disconnects them.
+        # A quota refuses new producers. Connected producers continue until the next check disconnects them.
         findings = [each for each in findings if each.code is not Code.BACKLOG_QUOTA]
         findings += _attached(topic, present)
         return ordered(findings + _not_heard(present, findings) + _messages_refused(topic, name))

@@ -563,8 +563,8 @@ def delayed(subscription: Subscription) -> list[Finding]:
 
 
 def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Finding]]:
-    """Report chunked messages of which a consumer has received some chunks, and whose remaining chunks are not on the
-    topic.
+    """Report incomplete chunked messages: a consumer has received some chunks, but the topic does not contain the
+    remaining chunks.
     """
     individual = subscription.individual
     if individual is None:

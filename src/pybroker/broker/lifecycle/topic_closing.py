@@ -175,6 +175,6 @@ class TopicClosing:
         for topic in waiting:
             try:
                 await self.unload(topic)
-            except Exception as bug:  # noqa: BLE001  (a fault boundary: the others are closed all the same)
+            except Exception as bug:  # noqa: BLE001  (a fault boundary: other topics are still closed)
                 self._runtime.stats.bugs += 1
                 logs.error("topic.close_failed", topic=topic.name, exc_info=bug)

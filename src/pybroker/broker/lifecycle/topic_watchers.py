@@ -1,7 +1,7 @@
 """Notification of topic list watchers (PIP-145). Several changes are combined into one update.
 
-A single change is sent in the next event loop iteration. The pause after an update grows with its cost, so that the
-creation of ten thousand topics causes a few updates instead of ten thousand, each of which hashes ten thousand names.
+A single change is sent in the next event loop iteration. The pause after an update grows with the cost of the update.
+So the creation of ten thousand topics causes only a few updates, each of which hashes all names.
 
 Watchers survive the deletion of their namespace, and are notified when the namespace is created again.
 """

@@ -1,9 +1,9 @@
 """Publish rate limits that apply to one topic: of the broker, the resource group, and the topic.
 
 A message over a limit is not rejected. The broker stops reading from its client until the limit permits the message,
-which preserves the order of messages. It stops even in the middle of received data: 64 KiB can contain a thousand
-messages, which take minutes at a low rate, so that the clients' sends would time out. Messages also wait here while the
-topic restores its deduplication state. A topic without limits has no throttle object.
+which preserves the order of messages. The broker stops even in the middle of received data, because 64 KiB can contain
+a thousand messages. At a low rate, these messages take minutes, and the clients' sends would time out. Messages also
+wait here while the topic restores its deduplication state. A topic without limits has no throttle object.
 
 Invariants: waiters continue in order of arrival, each as soon as the limit permits its next message; no client waits
 for a limit that was replaced, or for a closed topic.

@@ -145,7 +145,7 @@ class Maintenance:
             except StoreError as error:
                 logs.error("maintenance.failed", check=what, topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
-                # The bug concerns one topic: the others continue.
+                # The bug concerns one topic. The check continues with the next topic.
                 logs.error("maintenance.failed", check=what, topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 

@@ -95,7 +95,7 @@ class EntryPublish(Publisher):
         self._topic = topic
         self._entries = entries
         broker_context = topic.broker_context
-        # A unique name, so that its sequence ids are not compared with those of another producer.
+        # A unique name, so that its sequence ids are not compared with sequence ids of another producer.
         self._producer = Producer(
             topic.producer_registry.remove,
             _PRODUCER_ID,
@@ -107,7 +107,7 @@ class EntryPublish(Publisher):
             broker_context.runtime.clock.wall_ms(),
         )
         self._left: Sequence[int] = range(len(entries))  # not yet passed to the topic
-        self._handed = 0  # the number of those passed to the topic
+        self._handed = 0  # number of entries that were passed to the topic
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)
         self._unanswered = len(entries)
         self._all_answered = asyncio.Event()

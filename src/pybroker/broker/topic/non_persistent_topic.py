@@ -1,7 +1,7 @@
 """One loaded non-persistent topic: messages are sent immediately to the connected consumers and are not stored.
 
-The receipt contains the message id 0:0. If a connection publishes more messages in one event loop iteration than its
-limit, the surplus messages are dropped for all subscriptions, and their receipts contain the message id -1:-1.
+The receipt contains the message id 0:0. A connection has a limit of messages per event loop iteration. Messages above
+this limit are dropped for all subscriptions, and their receipts contain the message id -1:-1.
 
 Invariant: each listed subscription has a consumer.
 """

@@ -189,7 +189,7 @@ class TopicCompaction:
     async def dropped(self) -> AsyncIterator[None]:
         """Delete the compacted view, and prevent compactions for the duration of this context. Raises StoreError."""
         self._ledger.interrupt_compaction()
-        async with self._alone:  # Compactions that begin from now on wait behind this in the queue of the lock.
+        async with self._alone:  # Compactions that begin from now on wait for this lock.
             await self.drop()
             yield
 

@@ -264,7 +264,7 @@ class TopicTransactions(CursorOwner):
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended; messages of earlier ones that
+        `low_water_mark`: all transactions of this coordinator up to this id have ended, so transactions among them that
         are still open here are aborted. Raises BrokerError: nothing is lost, and the caller must retry.
         """
         if not self._is_closed and self.buffer is None:

@@ -51,7 +51,7 @@ class CompactedReads:
         self._acknowledge = pass_over
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
-        self._ahead_from = Position(-1, -1)  # the read position at which the entries read ahead are the next ones
+        self._ahead_from = Position(-1, -1)  # the read position to which the entries that were read ahead belong
         # Delivered entries of ledgers that the topic has deleted.
         self._seen: dict[int, BitMap] = {}
         self._unacked: dict[int, BitMap] = {}
@@ -60,8 +60,8 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Move the read position to the first entry after the mark-delete position, which may be in a deleted ledger
-        whose entries only the view contains.
+        """Move the read position to the first entry after the mark-delete position. This entry may be in a deleted
+        ledger, of which only the view contains entries.
         """
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
