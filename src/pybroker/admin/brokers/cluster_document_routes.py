@@ -75,7 +75,7 @@ async def delete_failure_domain(call: Call) -> Response:
 
 
 async def list_isolation_policies(call: Call) -> Response:
-    """List isolation policies. 404 if the cluster never had any."""
+    """List isolation policies. 404 if no isolation policy was ever set for the cluster."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

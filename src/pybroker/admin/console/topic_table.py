@@ -123,7 +123,7 @@ class TopicTable:
         return self._table is not None
 
     async def current(self) -> Table:
-        """Return a valid table. Concurrent callers share one computation."""
+        """Return a table that is recent enough. Concurrent callers share one computation."""
         clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()

@@ -100,7 +100,7 @@ class LedgerSums:
 
 
 def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float) -> Iterator[str]:
-    """Yield the lines by namespace and domain. Buckets are not cumulative."""
+    """Yield the metric lines by namespace and domain. Buckets are not cumulative."""
     if not sums:
         return
     for index, name in enumerate(LEDGER_NAMES):

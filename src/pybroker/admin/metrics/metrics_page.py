@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """Writer of the page, which is written again for each scrape."""
+    """Writer of the page. Each scrape writes a new page."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
         """`http` returns the figures of the HTTP server."""

@@ -94,7 +94,9 @@ class ThresholdCalls:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """Return the value: -1 for never; empty if it is set neither in the policies nor in the older member."""
+        """Return the value: -1 for never; empty if it is not set in the offload policies, nor in the older member of
+        the namespace policies.
+        """
         policies = _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own

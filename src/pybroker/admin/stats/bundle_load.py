@@ -49,7 +49,9 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
 def bundle_loads(
     broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]
 ) -> Generator[None, None, None]:
-    """Fill `loads`, indexed by `tenant/namespace/bundle`. One topic per step."""
+    """Compute the load of each bundle into `loads`, indexed by `tenant/namespace/bundle`. One topic per step, so that
+    the caller can pause.
+    """
     for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)

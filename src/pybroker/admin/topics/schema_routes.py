@@ -71,25 +71,25 @@ def routes() -> list[Route]:
 
 
 async def get_schema(call: Call) -> Response:
-    """Return the newest version."""
+    """Return the newest schema version."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).latest)
 
 
 async def get_version(call: Call) -> Response:
-    """Return one version since the last deletion."""
+    """Return one schema version. Versions before the last deletion are not available."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).version(call.integer("version")))
 
 
 async def get_schemas(call: Call) -> Response:
-    """Return all versions since the last deletion, oldest first."""
+    """Return all schema versions since the last deletion, oldest first."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
 
 
 async def get_metadata(call: Call) -> Response:
-    """Return the version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
+    """Return the schema version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     if not history.next_version:
         return empty_ok()
@@ -98,7 +98,7 @@ async def get_metadata(call: Call) -> Response:
 
 
 async def find_version(call: Call) -> Response:
-    """Return the version number of a schema, or -1."""
+    """Return the version number of a schema; -1 if it is not registered."""
     topic = _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
@@ -118,9 +118,7 @@ async def post_schema(call: Call) -> Response:
 
 
 async def delete_schema(call: Call) -> Response:
-    """Delete all versions. Later versions continue the numbering after the deletion's number; with `force=true` it
-    restarts.
-    """
+    """Delete all schema versions. Later versions continue the numbering; with `force=true` the numbering restarts."""
     topic = _topic(call)
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)

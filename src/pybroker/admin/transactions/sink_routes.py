@@ -229,8 +229,8 @@ async def delete_sink(call: Call) -> Response:
 
 
 async def open_transaction(call: Call) -> Response:
-    """Open a transaction for a batch of a sink. Return its `most` and `least`, or report that this batch or a later one
-    is committed.
+    """Open a transaction for a batch of a sink. Return its id (`most` and `least`), or report that this batch or a
+    later one is committed.
 
     Transactions of an earlier run of the writer, up to this batch, are aborted.
     """

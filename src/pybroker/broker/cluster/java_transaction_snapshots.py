@@ -2,7 +2,7 @@
 
 A Java broker that loads a topic reads the topic's last snapshot and then the transaction markers after the snapshot.
 Without a snapshot, a Java broker treats the topic as free of transactions and delivers all messages, including aborted
-ones.
+messages.
 
 pybroker recovers a topic without this system topic. For Java brokers, it publishes one snapshot per topic before it
 stores the topic's first transactional message. The snapshot lists no aborted transactions and ends at the last message

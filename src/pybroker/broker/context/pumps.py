@@ -18,7 +18,7 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription as the list sees it."""
+    """A subscription as the queue sees it."""
 
     is_queued = False
 
@@ -28,14 +28,16 @@ class Pumped(ABC):
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
-        """Handle an unexpected exception from `pump`. The other subscriptions in the list are not affected."""
+        """Handle an unexpected exception from `pump`. Other subscriptions in the queue are not affected."""
 
     @abstractmethod
     def wake(self) -> None: ...
 
 
 class PumpList:
-    """Queue of subscriptions to pump. Invariant: a callback is scheduled exactly while the queue is not empty."""
+    """Queue of subscriptions with entries to dispatch. Invariant: a callback is scheduled exactly while the queue is
+    not empty.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -48,7 +50,7 @@ class PumpList:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Add `pumped`, which must not be in the queue yet."""
+        """Add a subscription, which must not be in the queue yet."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

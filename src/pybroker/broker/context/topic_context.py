@@ -1,4 +1,4 @@
-"""State that all parts of one topic share.
+"""State that all parts of one topic (producers, subscriptions, compaction, transactions) share.
 
 The parts use this context instead of the topic, so that they can be tested without a topic.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TopicContext:
-    """Shared state of one topic, from load to close."""
+    """Shared state of one topic, such as name, policies, counters and background tasks. Exists from load to close."""
 
     def __init__(
         self,

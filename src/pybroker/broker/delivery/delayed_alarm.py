@@ -1,4 +1,4 @@
-"""Timer of delayed delivery, which starts the subscription's pump when the next delayed entry is due."""
+"""Timer of delayed delivery, which resumes the dispatch of a subscription when the next delayed entry is due."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DelayedAlarm:
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
     ) -> None:
-        """`times`: precision of delivery times; None if delayed delivery is disabled. `wake`: starts the pump."""
+        """`times`: precision of delivery times; None if delayed delivery is disabled. `wake`: resumes dispatch."""
         self.times = times
         self._runtime = runtime
         self._index = index
@@ -55,7 +55,7 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Start the pump if an entry is due. If no consumer has permits, the next FLOW command starts the pump."""
+        """Resume dispatch if an entry is due. If no consumer has permits, the next FLOW command resumes it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

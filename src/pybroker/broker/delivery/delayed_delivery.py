@@ -7,8 +7,8 @@ entries are read again and assigned like new entries.
 If an administrator changes a due time (`change`), the new time is stored immediately and applies until the entry is
 acknowledged.
 
-Invariant: while entries are delayed and consumers are connected, the timer (`delayed_alarm.py`) runs or the pump is
-scheduled.
+Invariant: while entries are delayed and consumers are connected, the timer (`delayed_alarm.py`) runs or the
+dispatch is scheduled.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class DelayedDelivery(Stage):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the broker's memory budget allows no more delayed entries. When memory is freed, the pump is
-        started.
+        """Return whether the broker's memory budget allows no more delayed entries. Dispatch resumes when memory is
+        freed.
         """
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
-        """Report the size of the index to the memory budget, which starts waiting subscriptions if memory was freed."""
+        """Report the size of the index to the memory budget. If memory was freed, waiting subscriptions resume."""
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)

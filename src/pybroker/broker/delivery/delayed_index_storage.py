@@ -1,7 +1,7 @@
 """Storage for the delayed delivery index of one durable subscription.
 
 Each sorted run of the index is stored when it is created; a checkpoint stores the whole index. After a restart, the
-pump reads the stored index back in slices. A small index is not stored, because reading the unacknowledged entries
+stored index is read back in slices. A small index is not stored, because reading the unacknowledged entries
 finds its entries again.
 
 Invariants: the metadata records that an index may exist before the index is stored. A lost run loses no entry, because

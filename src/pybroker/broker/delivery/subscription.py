@@ -374,7 +374,9 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """Schedule the pump after a delay, so that entries which become deliverable one by one are sent together."""
+        """Resume dispatch after a short delay, so that entries which become deliverable one by one are sent
+        together.
+        """
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -575,7 +577,9 @@ class Subscription(SubscriptionBase, Pumped):
     # --- the end of a topic -----------------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
-        """Update all parts after the mark-delete position advanced without an acknowledgement."""
+        """Update the dispatcher and the delayed entries after the mark-delete position advanced without an
+        acknowledgement.
+        """
         self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher
@@ -600,7 +604,7 @@ class LookAheadShare:
     """Memory budget of one subscription for its look-ahead: entries that wait for one specific consumer, because of
     their key or their chunks.
 
-    The subscription reports its use after each pump run and after each departure of a consumer. The limit is the
+    The subscription reports its use after each dispatch and after each departure of a consumer. The limit is the
     configured one, or less if the broker's memory budget is exhausted.
     """
 

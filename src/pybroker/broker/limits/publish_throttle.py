@@ -39,7 +39,7 @@ class PublishThrottle:
         self._counters = counters
 
     def admit(self, run: SendRun) -> int:
-        """Return how many messages of the run may be published now, and consume their tokens."""
+        """Return how many of a producer's messages (`run`) may be published now, and consume their tokens."""
         if self.held is not None:
             return 0
         now_ms = self._clock.monotonic_ms()

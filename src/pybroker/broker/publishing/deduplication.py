@@ -44,8 +44,10 @@ class Verdict(Enum):
 
 
 class Part:
-    """Consecutive messages of a run with the same verdict. `highest`: the sequence id that becomes pushed; None if it
-    does not change (incomplete chunked messages).
+    """Consecutive messages with the same verdict, which belong to one run (messages of a producer that arrived
+    together).
+
+    `highest`: the sequence id that becomes pushed; None if it does not change (incomplete chunked messages).
     """
 
     __slots__ = ("highest", "indexes", "verdict")

@@ -41,7 +41,7 @@ class AccessMode(StrEnum):
 
 
 class Candidate(Protocol):
-    """A producer as these rules see it. Compared by identity."""
+    """Attributes of a producer that the access rules use. Compared by identity."""
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class ProducerAccess(Generic[P]):
         return producer.former_epoch is not None and producer.former_epoch == self.epoch
 
     def succeed(self, old: P, new: P) -> None:
-        """Replace `old` by `new`, which is the same producer, reopened by its client on the same connection."""
+        """Replace `old` by `new`: the client has reopened the same producer on the same connection."""
         if old is self._holder:
             self._holder = new
         else:

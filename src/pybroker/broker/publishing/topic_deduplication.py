@@ -79,7 +79,7 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`append` passes a run to the ledger; if the ledger refuses the run, `append` sends the error and returns
+        """`append` passes messages to the ledger; if the ledger refuses them, `append` sends the error and returns
         False. `hold` makes publishers wait in the given queue; None releases them.
         """
         self.status = DeduplicationStatus.DISABLED
@@ -313,7 +313,9 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Record that messages in flight received receipts or errors, including messages that were not checked."""
+        """Resume requests that wait for messages in flight. Called when messages received receipts or errors, including
+        messages that were not checked.
+        """
         if self._waiting:
             self._tell()
 

@@ -66,10 +66,10 @@ class SubscriptionRegistry:
 
     @asynccontextmanager
     async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
-        """Hold the lock of the subscription name, which need not exist. Objects that were looked up before may be
-        outdated afterwards.
+        """Hold the lock of the subscription name for the duration of this context. The subscription need not exist.
 
-        `purpose` appears in the errors of waiters. Raises TopicFenced and TooManyRequests without side effects.
+        Objects that were looked up before may be outdated afterwards. `purpose` appears in the errors of waiters.
+        Raises TopicFenced and TooManyRequests without side effects.
         """
         self._topic.require_open()
         async with self._locks.held(name, purpose):

@@ -67,12 +67,12 @@ OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
 
 
 class Publish:
-    """A run of messages that is being stored, with the producer that waits for the receipts."""
+    """Messages of one producer that are being stored together, and that wait for their receipts."""
 
     __slots__ = ("accepted", "producer", "run", "started_ms")
 
     def __init__(self, producer: Producer, run: SendRun, started_ms: float, accepted: Accepted | None) -> None:
-        """`accepted`: record of this run in the deduplication state; None without deduplication. `started_ms`:
+        """`accepted`: record of these messages in the deduplication state; None without deduplication. `started_ms`:
         monotonic start time.
         """
         self.producer = producer
@@ -188,7 +188,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise ProducerBlockedQuotaExceededException(refusal)
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Start to store the run. The receipts follow when it is durable."""
+        """Start to store the messages. Their receipts follow when they are durable."""
         if run.txn is not None:
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
@@ -209,7 +209,9 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.deduplication.publish(known, producer, run)
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
-        """Pass a run to the ledger. If the ledger refuses it, send the error to the producer and return False."""
+        """Pass messages of a producer to the ledger. If the ledger refuses them, send the error to the producer and
+        return False.
+        """
         publish = Publish(producer, run, self.runtime.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:

@@ -177,7 +177,7 @@ class TopicBase(ABC):
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept a run of messages. The producer's peer receives receipts or errors, during this call or later."""
+        """Accept messages of a producer. The producer's peer receives receipts or errors, during this call or later."""
         if producer.is_closed and producer.refusal is not None:
             # The producer was fenced while this run waited. A dropped run would never get a response, because the client does not
             # know of the fencing.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TakingPart:
-    """Check of a client's use of a transaction against the transaction coordinators of this broker."""
+    """Checks whether a client may use a transaction on a topic or subscription."""
 
     def __init__(self, coordinators: Coordinators, authorization: AuthorizationService) -> None:
         self._coordinators = coordinators

@@ -53,7 +53,7 @@ class TransactionTopic(Protocol):
     def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
-        """Pass a run to the ledger. If the ledger refuses it, send the error to `producer` and return False."""
+        """Pass messages to the ledger. If the ledger refuses them, send the error to `producer` and return False."""
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
@@ -417,7 +417,9 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all waiting ends, because the ledger is closed or deleted. Their callers retry."""
+        """Fail all requests that wait for the end of a transaction, because the ledger is closed or deleted. The
+        coordinators retry.
+        """
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -450,7 +452,7 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Return whether the run is a transaction marker, which clients must not send."""
+    """Return whether the messages are a transaction marker, which clients must not send."""
     return run.has_markers
 
 
