@@ -81,7 +81,7 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """Maximum time in seconds in which a client may read nothing."""
+        """Time in seconds after which the connection of a client that reads nothing is closed."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager

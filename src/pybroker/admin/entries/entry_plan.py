@@ -53,9 +53,9 @@ class AskedPlans(msgspec.Struct):
 
 
 class LedgerShown(msgspec.Struct, omit_defaults=True):
-    """The covered part of a ledger: `firstEntry` up to but not including `endEntry`.
+    """Requested part of a ledger: entries from `firstEntry` up to but not including `endEntry`.
 
-    `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable roaring bitmap in
+    `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable Roaring bitmap in
     Base64. Absent if there are none. It never changes.
     """
 

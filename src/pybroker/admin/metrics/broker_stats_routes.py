@@ -47,7 +47,7 @@ _NO_ARENAS = {
 
 
 class BrokerStatsRoutes:
-    """Routes of the broker statistics. Rates come from the common rate sampler."""
+    """Routes of the broker statistics. Rates come from `RateSampler`."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates

@@ -50,7 +50,7 @@ PER_PARTITION = Query("perPartition", "include each partition", bool, True)
 
 
 class TopicStatsRoutes:
-    """Routes of topic statistics. Rates come from the common rate sampler."""
+    """Routes of topic statistics. Rates come from `RateSampler`."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates

@@ -170,8 +170,8 @@ def _of_one(
 
 
 def _is_behind(position: Position, after: Place) -> bool:
-    """Return whether `position` belongs to the pages after `after`. The entry of `after` itself does if its page ended
-    within the batch.
+    """Return whether `position` is after the end of the previous page (`after`). True also for the last entry of that
+    page if the page ended within its batch.
     """
     return position > after.position or (position == after.position and after != START and after.batch_index >= 0)
 
