@@ -156,7 +156,6 @@ class CertificateRefresher:
     """
 
     def __init__(self, context: ssl.SSLContext, config: BrokerConfig, stats: BrokerStats) -> None:
-        """`stats` receives the expiry time of the broker's certificate."""
         self._config = config
         self._stats = stats
         self._current = context

@@ -177,7 +177,6 @@ class DataSnapshots:
         raise StoreError("the ledger store makes no checkpoint, because it has failed or is closing")
 
     async def _lineage(self) -> str:
-        """Return the lineage id, which the first snapshot creates."""
         found = await self._metadata.get(BACKUP_LINEAGE)
         if found is None:
             lineage = f"{self._runtime.random.getrandbits(128):032x}"

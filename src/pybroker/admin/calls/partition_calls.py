@@ -50,6 +50,5 @@ async def call_owner(
 
 
 def _behind_topic(call: Call) -> str:
-    """Return the part of the call's path after the topic name."""
     segments: list[str] = call.scope["path"].split("/", 7)
     return f"/{segments[7]}" if len(segments) > 7 else ""

@@ -59,7 +59,6 @@ def _other_clusters(call: Call, clusters: Iterable[str] | None) -> bool:
 
 
 def _in_document(asks: Asks) -> dict[tuple[str, str], Asks]:
-    """Return the calls that create a namespace with a policies document."""
     return {("PUT", _NAMESPACE): lambda call, body: body is not None and asks(call, body)}
 
 

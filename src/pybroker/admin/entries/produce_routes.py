@@ -147,7 +147,6 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items. Yield to the event loop after every MESSAGES_PER_TURN items."""
     for index, item in enumerate(items):
         if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
             await asyncio.sleep(0)

@@ -99,7 +99,6 @@ async def explain_one(call: Call) -> Response:
 
 
 def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | None) -> dict[str, Any]:
-    """Return the subject of a request about a topic that is not loaded."""
     if message_id is not None:
         return _message_subject(message_id)
     if key is not None:

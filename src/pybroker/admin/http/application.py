@@ -145,7 +145,6 @@ class Application:
         return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
-        """Return the response for an exception. Unexpected exceptions are logged."""
         match error:
             case AdminError():
                 return _reason(error.status, error.reason, error.retry_after_s)

@@ -182,7 +182,6 @@ class BrokerLines:
             yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
 
     def _internals(self) -> Iterator[str]:
-        """Yield metrics that Pulsar does not have."""
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
         yield from samples.gauge("pybroker_ready", int(broker.unready_reason() is None))
         if stats.certificate_expires_s is not None:

@@ -24,7 +24,6 @@ class MetricsPage:
     """Writer of the page. Each scrape writes a new page."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
-        """`http` returns the figures of the HTTP server."""
         self._http = http
         self._broker = broker
         self._runtime = broker.runtime

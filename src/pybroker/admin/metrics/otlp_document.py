@@ -127,7 +127,6 @@ class _Family:
 
 
 def _histogram_point(point: Json) -> Json:
-    """Convert cumulative bucket counts to separate counts, as OTLP requires."""
     cumulative: list[tuple[str, int]] = point.pop("cumulative")
     counts = [count for _, count in cumulative]
     alone = [count - before for before, count in zip([0, *counts], counts, strict=False)]

@@ -251,9 +251,6 @@ async def _in_force(call: Call, topic: TopicName) -> EffectivePolicies:
 
 
 def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    """Return the effective policies that would apply if the topic had the policies `own`, to check a change before it
-    is stored.
-    """
     return call.broker.broker_context.effective_policies(topic.namespace, own)
 
 

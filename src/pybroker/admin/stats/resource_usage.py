@@ -95,7 +95,6 @@ def _recent_cpu() -> Usage:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Return the busy ticks and the total ticks of all cores since boot."""
     fields = _text(_PROC / "stat").partition("\n")[0].split()[1:9]
     ticks = [int(each) for each in fields]
     if len(ticks) < 5:
@@ -126,7 +125,6 @@ def _network_bytes() -> tuple[int, int]:
 
 
 def _network_limit_kbit_per_s() -> float:
-    """Return the sum of the known interface speeds, or UNKNOWN_LIMIT."""
     try:
         speeds = [_text(interface / "speed").strip() for interface in _NETWORKS.iterdir()]
     except OSError:

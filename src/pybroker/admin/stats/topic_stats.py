@@ -157,7 +157,6 @@ def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Colle
 
 
 def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
-    """Return the backlog quota members; zeros for a non-persistent topic."""
     if snapshot.ledger is None:
         return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
     document: Document = {
@@ -305,7 +304,6 @@ def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
 
 
 def _hashes(snapshot: SubscriptionSnapshot) -> Document:
-    """Return the hash members; zeros for subscription types that ignore keys."""
     owners, key_order = snapshot.owners, snapshot.key_order
     joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {

@@ -85,7 +85,6 @@ async def create_subscription(call: Call) -> Response:
 
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
-    """Create the subscription on one topic. Return False if it exists."""
     if (owner := await other_owner(call, name)) is not None:
         try:
             await call_owner(call, owner, name)

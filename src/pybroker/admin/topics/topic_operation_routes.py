@@ -161,7 +161,6 @@ async def terminate_partitions(call: Call) -> Response:
 
 
 async def _terminated(call: Call, name: TopicName) -> object:
-    """Terminate the topic. Return the id of its last message."""
     if (owner := await other_owner(call, name)) is not None:
         return await call_owner(call, owner, name, behind="/terminate")
     topic = await existing_topic(call, name)

@@ -290,7 +290,6 @@ class DelayedDelivery(Stage):
 
 
 def _delivery_times(topic: TopicContext) -> DeliveryTimes | None:
-    """Return the precision of delivery times, or None if delayed delivery is disabled on the topic."""
     policies = topic.policies.delayed_delivery
     if not policies.active:
         return None

@@ -418,7 +418,6 @@ class Subscription(SubscriptionBase, Pumped):
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
-        """Read the entries of `plan` and assign them to consumers. Return the blocked reason, or None to continue."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
@@ -473,7 +472,6 @@ class Subscription(SubscriptionBase, Pumped):
         return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """Return the start of the wait for memory, or None if the subscription does not wait for memory."""
         if blocked_reason is BlockedReason.READING:
             # Reads for one connection share a queue position; reads that no connection requested share one per topic.
             reads = self._memory.reads
@@ -516,8 +514,6 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
-        """Skip damaged entries if the configuration allows it. Return whether reading can continue."""
-
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
             self.runtime.stats.skipped_damaged_entries += skipped

@@ -175,7 +175,6 @@ def _names(bookies: list[BookieReport], clock: Clock) -> str:
 
 
 def _since_ms(bookies: list[BookieReport]) -> int | None:
-    """Return when the last of these bookies became unusable, which is the earliest possible start of the wait."""
     return max((each.since_ms for each in bookies if each.since_ms is not None), default=None)
 
 

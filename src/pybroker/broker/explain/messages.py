@@ -142,7 +142,6 @@ def absence(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
-    """Return whether the entry is being written and not yet durable."""
     end = ledger.ledgers.entry_count_of(position.ledger_id)
     return position.ledger_id == ledger.current_ledger_id and end <= position.entry_id < end + ledger.pending_entries
 
@@ -357,9 +356,6 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report why consumers never receive this acknowledged entry: it is a marker, or the current entry filters reject
-    it.
-    """
     subscription, position = asked.subscription, asked.position
     filters = subscription.filters
     may_be_marker = subscription.kinds.may_hold_markers(*position)

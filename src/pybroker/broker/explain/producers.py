@@ -227,7 +227,6 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
 
 
 def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that a publish rate delays a message of this producer, or of another producer on the same connection."""
     client = throttled_client(producer.peer, topic.broker_context)
     if client is None:
         return []
@@ -259,7 +258,6 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that the broker does not read from the client because too many bytes are waiting to be stored."""
     waits_since_ms = producer.peer.memory_waits.publishes_since_ms
     if waits_since_ms is None:
         return []

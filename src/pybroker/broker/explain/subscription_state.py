@@ -117,7 +117,6 @@ def _undelivered(subscription: Subscription) -> int:
 
 
 def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of individually deleted entries at or after `start`."""
     if not cursor.state.has_holes:
         return 0
     return sum(
@@ -147,7 +146,6 @@ def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _from(bitmap: BitMap, entry_id: int) -> int:
-    """Return the number of set bits at or after `entry_id`."""
     return len(bitmap) if entry_id <= 0 else len(bitmap) - int(bitmap.rank(entry_id - 1))
 
 

@@ -158,7 +158,6 @@ class PartitionedTopicOperations:
                 await self._create_subscriptions_elsewhere(name.partition(index), subscriptions)
 
     async def _subscriptions_of(self, name: TopicName) -> Mapping[str, Mapping[str, str]]:
-        """Return the durable subscriptions of the first partition with their properties."""
         first, elsewhere = name.partition(0), self._broker_context.elsewhere
         try:
             found = None if elsewhere is None else await elsewhere.subscriptions(first)
@@ -223,7 +222,6 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """Return the indexes of partitions that an interrupted extension created. The indexes may have gaps."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:

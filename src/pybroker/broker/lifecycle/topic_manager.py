@@ -170,7 +170,6 @@ class Topics:
             await self._closing.end(topic, topic.delete(), is_deletion=True)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
-        """Complete an interrupted deletion. Return whether there was one."""
         await self.settled(name)
         with self._closing.ending(str(name), is_deletion=True):
             return await self._broker_context.ledgers.finish_deletion(metadata_paths.managed_ledger(name))

@@ -87,7 +87,6 @@ class TransactionParticipants:
 
 
 def _name_of(participant: Participant) -> TopicName | None:
-    """Return the participant's topic, or None if this name cannot belong to a topic with transactional messages."""
     try:
         name = TopicName.parse(participant.topic)
     except InvalidTopicName:

@@ -95,7 +95,6 @@ class ProducerAccess(Generic[P]):
     """
 
     def __init__(self, epoch: int | None) -> None:
-        """`epoch`: the stored topic epoch; None if none was stored."""
         self.epoch = epoch
         self._shared: dict[P, None] = {}
         self._holder: P | None = None  # or claimant

@@ -200,7 +200,6 @@ class ProducerRegistry:
         return self._access.claimed_epoch(producer) is not None
 
     async def _check_holder(self) -> None:
-        """Close the holder if its client is dead while other producers wait."""
         holder = self._access.holder
         if holder is not None:
             await holder.peer.is_alive()

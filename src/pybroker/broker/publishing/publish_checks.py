@@ -74,5 +74,4 @@ def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
 
 
 def _max_delay_ms(policies: DelayedDeliveryPolicies) -> int:
-    """Return the longest allowed delivery delay in milliseconds; 0 for no limit."""
     return max(0, policies.maxDeliveryDelayInMillis) if policies.active else 0

@@ -195,7 +195,6 @@ class TopicDeduplication:
         self._release()
 
     async def _replay(self, known: Deduplication, cursor: ManagedCursor) -> int:
-        """Read the entries after the snapshot and apply them. Return their number. Raises StoreError."""
         ledger, clock = self._ledger, self._topic.runtime.clock
         position, entries = cursor.first_unacked_position, 0
         self.replay_entries = cursor.backlog_entries

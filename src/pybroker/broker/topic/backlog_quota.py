@@ -151,7 +151,6 @@ async def _size_bytes(slowest: Subscription | None) -> int:
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
-    """Return the publish time of the oldest unacknowledged message, with the configured precision."""
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None

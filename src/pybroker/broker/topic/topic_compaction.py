@@ -231,7 +231,6 @@ class TopicCompaction:
 
 
 def _last_left(entry: bytes) -> int:
-    """Return the index of the last remaining message of a batch; -1 if the entry is not a batch."""
     content = read_entry(entry)
     if isinstance(content, Batch):
         return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)

@@ -452,7 +452,6 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Return whether the messages are a transaction marker, which clients must not send."""
     return run.has_markers
 
 

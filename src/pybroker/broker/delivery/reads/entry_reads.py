@@ -239,7 +239,6 @@ class EntryReads:
             raise failed_reads.whole_ledger(self._cursor.ledger.ledgers, position.ledger_id, error) from error
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """Return the plan's existing, unacknowledged positions as ranges (ledger id, first, last)."""
         spans: list[tuple[int, int, int]] = []
         state = self._cursor.state
         for ledger_id, entry_id in plan.replay or ():
