@@ -183,8 +183,8 @@ async def get_internal_configuration(call: Call) -> Response:
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop the broker, as on SIGTERM: clients are disconnected and cursors are stored. Topics are closed without pauses
-    between them.
+    """Stop the broker, as on SIGTERM: clients are disconnected, cursors are stored, and topics are closed
+    concurrently.
     """
     call.require_superuser()
     if call.broker.request_stop is None:

@@ -37,7 +37,7 @@ async def call_owner(
     the owner's error.
     """
     others = call.broker.other_brokers
-    assert others is not None, "a broker with other owners has it"
+    assert others is not None, "only a cluster has other owners"
     url = base_url(owner.urls, call.scope["scheme"])
     if not url:
         raise AdminError(412, f"Failed to find ownership for topic:{name}")

@@ -28,8 +28,8 @@ class AcceptedHosts:
     """Accepts IP addresses, `localhost` and its subdomains, and configured names.
 
     IP addresses cannot be rebound, because a browser that connects to an IP address does not query DNS. The unspecified
-    address (0.0.0.0) is rejected: browsers connect to this machine then, but without their protection of local
-    addresses.
+    address (0.0.0.0) is accepted only if it is configured: browsers connect to this machine then, but without their
+    protection of local addresses.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
