@@ -213,7 +213,7 @@ def read_manifest(directory: Path, point: str) -> Manifest:
     manifest = decode_checked(data, Manifest, path)
     # Names become paths in the data directory, so an untrusted backup must not name other files.
     if sorted(database.name for database in manifest.databases) != sorted(DATABASES):
-        raise BackupError(f"{path} is damaged: it lists other databases than {', '.join(DATABASES)}")
+        raise BackupError(f"{path} is damaged: it names other databases than {', '.join(DATABASES)}")
     return manifest
 
 

@@ -57,9 +57,9 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadCursor(f"{text[:100]!r} is not a cursor of this list: send `next` of the previous page") from error
+        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained") from error
     if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
-        raise BadCursor(f"{text[:100]!r} is not a cursor of this list: send `next` of the previous page")
+        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained")
     return found[1:]
 
 
