@@ -1,4 +1,4 @@
-"""Snapshots of entries that a subscription has read and cannot deliver yet, for display."""
+"""Snapshots of entries that a subscription has read and cannot deliver yet, for stats and `explain`."""
 
 from __future__ import annotations
 

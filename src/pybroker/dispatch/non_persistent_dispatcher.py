@@ -30,7 +30,7 @@ ENTRY_ID = 0
 
 
 class NonPersistentDispatcher(ABC):
-    """Owned by one subscription.
+    """Decides which consumers of one subscription receive a message, when it is published.
 
     Invariants: every entry goes to at most one consumer; no entry goes to a consumer without a permit.
     """
@@ -44,7 +44,7 @@ class NonPersistentDispatcher(ABC):
     def __init__(self) -> None:
         self.consumers: list[ConsumerState] = []
         self.owners: HashOwners | None = None
-        """None for types that do not use keys."""
+        """The owners of the key hashes; None for types that do not use keys."""
         self.dropped_messages = 0
 
     @property
@@ -62,7 +62,10 @@ class NonPersistentDispatcher(ABC):
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
-        """Return one delivery per consumer. Other entries are dropped and counted."""
+        """Assign entries at publishing.
+
+        Return one delivery per consumer that receives some. Entries that no consumer can take are dropped and counted.
+        """
 
     def _up_to_permits(
         self, consumer: ConsumerState, payloads: list[bytes], message_counts: list[int]
@@ -197,8 +200,8 @@ class SharedNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Sends each entry to the owner of its hash. The first consumer sets mode and flag, which hold while any is
-    connected.
+    """Sends each entry to the owner of its hash. The first consumer sets the mode and the out-of-order flag for as long
+    as any consumer is connected.
     """
 
     kind = "Key_Shared"

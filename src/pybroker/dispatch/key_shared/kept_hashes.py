@@ -27,11 +27,11 @@ class KeptHashes:
         self.by_hash: dict[int, ConsumerState] = {}
 
     def keep(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Keep the hash at `holder`, which must receive the next chunk."""
+        """Keep the hash at `holder`, which must receive the next chunk of its message."""
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there are such hashes."""
+        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there were any."""
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
@@ -57,8 +57,9 @@ class KeptHashes:
         return released
 
     def release_finished(self) -> list[int]:
-        """Release and return the hashes whose keeper has no incomplete message of them. If another consumer has one,
-        the hash is then kept there.
+        """Release the hashes whose keeper has no incomplete message of them, and return them.
+
+        If another consumer has an incomplete message of the hash, the hash is then kept there.
         """
         finished = [
             sticky_hash
