@@ -1,4 +1,4 @@
-"""The acknowledgements of one subscription: mark-delete position, deleted entries behind it, partly acknowledged
+"""The acknowledgements of one subscription: mark-delete position, individually deleted entries, partly acknowledged
 batches.
 
 Individually deleted entries are in one bitmap per ledger, created by the first acknowledgement out of order and removed
@@ -48,7 +48,7 @@ class AcknowledgedPart:
 
 
 class CursorState:
-    """Owned by a managed cursor. `ledgers` is the managed ledger's own list."""
+    """The acknowledgement state of one cursor. `ledgers` is the managed ledger's list of ledgers."""
 
     def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
         self._ledgers = ledgers
@@ -134,13 +134,15 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Delete everything up to `position`, if that is only entries of trimmed ledgers."""
+        """Move the mark-delete position to `position` if only entries of trimmed ledgers are between them."""
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
 
     def mark_delete_to_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Delete the entries before `position`, and acknowledge a part of the batch there. Return as `mark_delete_to`."""
+        """Delete the entries before `position`, and acknowledge a part of the batch there. Return the number of newly
+        deleted entries.
+        """
         if not self._ledgers.has_entry(position):
             return 0
         before = self.backlog_entries
@@ -213,7 +215,9 @@ class CursorState:
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
-        """Like `first_undeleted`, skipping `unwanted` entries too."""
+        """Return the first entry at or after `position` that is neither deleted nor in `unwanted`, or the position of
+        the next entry.
+        """
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
             ledger_id, entry_id = found
@@ -230,7 +234,9 @@ class CursorState:
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """Return `ack_set_of` for each entry; None, the usual case, if all are None."""
+        """Return the ack set of each of `count` entries; None, the usual case, if no entry is a partly acknowledged
+        batch.
+        """
         sets = self._ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
         if sets is None or sets.keys().isdisjoint(entry_ids):
@@ -283,7 +289,7 @@ class CursorState:
         return last
 
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
-        """Return the first ranges, both ends included; a range ends with its ledger."""
+        """Return the first ranges of individually deleted entries, both ends included. A range ends with its ledger."""
         ranges: list[tuple[Position, Position]] = []
         for ledger_id in sorted(self._holes):
             holes = self._holes[ledger_id]
@@ -296,7 +302,7 @@ class CursorState:
 
     @property
     def deleted_range_count(self) -> int:
-        """The number of ranges; a range ends with its ledger."""
+        """The number of ranges of individually deleted entries. A range ends with its ledger."""
         return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
 
     @property
@@ -304,7 +310,7 @@ class CursorState:
         return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
-        """Return e.g. `[(5:0..5:3],(7:-1..7:0]]`, as in stats."""
+        """Return the ranges of individually deleted entries as in stats, for example `[(5:0..5:3],(7:-1..7:0]]`."""
         ranges = [
             f"({first.ledger_id}:{first.entry_id - 1}..{last}]" for first, last in self.deleted_ranges(max_ranges)
         ]
@@ -349,7 +355,7 @@ class CursorState:
         return delta
 
     def take_whole(self) -> bytes | None:
-        """As `take_delta`, for a store that needs the whole state each time."""
+        """Return the whole state if it changed, for a store that cannot store deltas. Otherwise like `take_delta`."""
         if self._is_changed:
             self.forget_deltas()
         return self.take_delta()
@@ -362,7 +368,9 @@ class CursorState:
         self._new_ack_sets = set()
 
     def snapshot(self) -> bytes:
-        """Return the whole state. The next delta repeats changes that it contains, which does no harm."""
+        """Return the whole state. The next delta may repeat changes that the snapshot already contains, which does no
+        harm.
+        """
         sets = {
             Position(ledger_id, entry_id): bits
             for ledger_id, by_entry in self._ack_sets.items()

@@ -17,7 +17,7 @@ _NOTHING: dict[int, BitMap] = {}
 
 
 class ReadLimit:
-    """Owned by its managed ledger; changed by the topic's transactions."""
+    """What readers of one managed ledger may not see. Changed by the topic's transactions."""
 
     __slots__ = ("hidden", "limit")
 
@@ -41,7 +41,9 @@ class ReadLimit:
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Return the aborted entries and markers of the range; usually none."""
+        """Return the aborted messages and transaction markers with an id from `first_entry_id` up to, not including,
+        `end_entry_id`; usually none.
+        """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
             return BitMap()
@@ -52,19 +54,23 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the last entry before the limit, or entry -1 of the first ledger."""
+        """Return the last entry before the limit, including aborted ones; entry -1 of the first ledger if there is
+        none.
+        """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """Return the last visible entry at or before `position`, or entry -1 of the first ledger."""
+        """Return the last entry at or before `position` that readers may see; entry -1 of the first ledger if there is
+        none.
+        """
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]
             position = ledgers.previous_position(Position(position.ledger_id, _start_of_run(hidden, position.entry_id)))
         return position
 
     def last_visible(self, ledgers: LedgerList) -> Position:
-        """Return the last entry that readers may see, or entry -1 of the first ledger."""
+        """Return the last entry that readers may see; entry -1 of the first ledger if there is none."""
         return self.visible_up_to(self.last_readable(ledgers), ledgers)
 
 

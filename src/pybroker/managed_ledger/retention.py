@@ -44,7 +44,7 @@ def removable(
     """Return the ids of the ledgers that may be deleted, oldest first; without `durable` cursors retention alone
     decides.
 
-    `held_from`: readers hold that ledger and all later ones.
+    `held_from`: readers with a lease need that ledger and all later ones.
     """
     # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)
