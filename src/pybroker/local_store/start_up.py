@@ -59,7 +59,7 @@ MAX_LEDGER_ID = 1 << 62
 
 @dataclass(slots=True)
 class OpenedStore:
-    """The initial state of the store."""
+    """The opened files and the recovered state, from which the store starts."""
 
     table: CheckpointTable
     facts: Facts
@@ -202,7 +202,7 @@ def _note_journal_made(table: CheckpointTable) -> None:
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return sizes by ledger id. Raises StoreError for an impossible id."""
+    """Return the sizes of segment files by ledger id. Raises StoreError for an impossible id."""
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
@@ -217,12 +217,16 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Return an id above all existing ledgers, whatever the facts contain: a repeated id would mix two topics."""
+    """Return an id above all existing ledgers, even if the stored facts have a lower one: a repeated id would mix two
+    topics.
+    """
     return max((0, *segments, *extents)) + 1
 
 
 def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
-    """Return the ids in `found` that were never assigned. Ids are reserved by a transaction that is always synced."""
+    """Return the ids in `found` that no run has assigned. This proves lost commits, because ids are reserved by a
+    transaction that is always synced.
+    """
     return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
 
 
@@ -235,7 +239,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the id from which on the metadata of ledgers is reliable, for a run that begins with `facts`."""
+    """Return the lowest ledger id for which the metadata is certain (`Facts.first_named_ledger_id`), for a run that
+    begins with `facts`.
+    """
     if not is_synced:
         return NAMES_NOT_CERTAIN
     # First synced run after an unsynced one: the metadata of existing ledgers stays uncertain.
@@ -416,7 +422,7 @@ class _ReplayStore:
 
 
 def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
-    """Read the whole file, into `buffer` if that is as long."""
+    """Read the whole file, into `buffer` if the buffer has the file's size."""
     with disk.open_for_read(path) as file:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())

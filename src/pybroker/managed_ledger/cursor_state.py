@@ -119,7 +119,7 @@ class CursorState:
         return after.bit_count()
 
     def mark_delete_to(self, position: Position) -> int:
-        """Return the number of newly deleted entries.
+        """Delete all entries up to and including `position`. Return the number of newly deleted entries.
 
         A position behind the last entry is ignored, so that a wrong position does not delete the whole backlog.
         """

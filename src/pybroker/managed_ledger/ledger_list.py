@@ -326,7 +326,7 @@ class LedgerList:
                 )
             rows = msgspec.json.decode(data, type=_StoredList).ledgers
         except msgspec.DecodeError as error:
-            raise StoreError(f"the list of ledgers is damaged:  {error}") from error
+            raise StoreError(f"the list of ledgers does not parse: {error}") from error
         ledgers = LedgerList()
         for row in rows:
             if ledgers._ids and row.id <= ledgers._ids[-1]:

@@ -345,8 +345,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """Acknowledge the entries that were published before that time (milliseconds since 1970). Return their number.
         Durable on return.
 
-        Where publish times do not increase, it may acknowledge fewer entries, but always handles the first
-        unacknowledged one.
+        Where publish times do not increase, expiry may stop early. The first unacknowledged entry always expires if it
+        is old enough.
         """
         first = self.state.first_undeleted(EARLIEST)
         found = await self._first_readable(first)

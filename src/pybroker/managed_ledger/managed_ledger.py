@@ -569,7 +569,8 @@ class ManagedLedger(AppendListener):
     async def begin_compacted(self, drops: int) -> int:
         """Create the ledger for the next compacted view.
 
-        Fails if the current view was dropped after the caller read `drops`. Raises StoreError.
+        Raises LedgerFenced if the managed ledger was closed, or its compacted view was deleted, after the caller read
+        `compacted_drops` (`drops`). Raises StoreError.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:

@@ -34,7 +34,7 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return those of these ascending entries that are aborted or markers; usually none."""
+        """Return those of these ascending entry ids that are aborted messages or transaction markers; usually none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()

@@ -35,9 +35,9 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is kept for them.
+        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is cached for them.
 
-        None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()

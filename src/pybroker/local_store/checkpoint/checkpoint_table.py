@@ -44,7 +44,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 @dataclass(slots=True)
 class Facts:
-    """Values that apply to the whole store."""
+    """Values that apply to the whole store, stored with each checkpoint."""
 
     version: int = TABLE_VERSION
     sequence: int = 0  # batches below this number are in their final files
@@ -83,7 +83,7 @@ class CursorChange:
 
 @dataclass(slots=True)
 class TableChange:
-    """One transaction."""
+    """The changes of one transaction."""
 
     facts: dict[str, int]  # changed values, by field name of `Facts`
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
@@ -100,7 +100,7 @@ class LostFacts(StoreError):
 
 
 class CheckpointTable:
-    """The SQLite file."""
+    """The file `checkpoint.db`."""
 
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
         """Open the file. It may be created, or lack facts, only if the store's directory contains no other files.
@@ -169,7 +169,9 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last commit, or those of a new store. Raises StoreError if a fact is missing."""
+        """Return the facts of the last commit, or the facts of a new store if the directory is empty. Raises StoreError
+        if a fact is missing.
+        """
         facts = Facts()
         found = set()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):

@@ -56,7 +56,7 @@ class ScannedFile:
     header: FileHeader
     batches: list[BatchHeader]
     end_offset: int
-    later_offset: int | None  # offset of a valid batch of this use behind invalid bytes
+    later_offset: int | None  # offset of a valid batch of this use after invalid bytes
     covered_damage: list[int] = field(default_factory=list)  # offsets of damage that the checkpoint covers
     torn_bytes: int = 0  # size of an incomplete batch of this use at `end_offset`
 
@@ -100,7 +100,7 @@ def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, he
 
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """Bytes behind the last valid batch. They are not replayed."""
+    """Bytes after the last valid batch, which are not replayed."""
 
     file_name: str
     offset: int
@@ -205,7 +205,7 @@ class Replay:
     """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """`extents` are the committed ones of unsealed ledgers."""
+        """`extents`: the committed extents of unsealed ledgers."""
         self.max_ledger_id = max(extents, default=0)
         self.max_cursor_number = 0
         self.entry_count = 0
