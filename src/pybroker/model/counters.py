@@ -74,7 +74,7 @@ class TopicCounters:
         self.chunks_in = 0
         self.publish_errors = 0
         self.publish_rate_limited = 0
-        """How often a client had to wait before publishing."""
+        """How often a publisher had to wait because of a limit."""
         self.last_publish_ms = 0
         # How often entries were skipped unread because the backlog was too large or too old.
         self.size_evictions = 0

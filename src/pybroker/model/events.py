@@ -59,7 +59,7 @@ class SendRefused:
 
 
 class PartialAck:
-    """Bits left at 1 in `ack_set` remain unacknowledged."""
+    """Acknowledgement of some messages of a batch. Messages with bit 1 in `ack_set` remain unacknowledged."""
 
     __slots__ = ("ack_set", "batch_size", "entry_id", "ledger_id")
 
@@ -108,7 +108,10 @@ class Flow:
 
 
 class Redeliver:
-    """Positions are (ledger id, entry id) as on the wire. `epoch` is -1 if none was sent."""
+    """A request of a consumer to redeliver these positions, (ledger id, entry id) as on the wire.
+
+    `epoch` is -1 if none was sent.
+    """
 
     __slots__ = ("consumer_id", "epoch", "positions")
 

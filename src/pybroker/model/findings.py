@@ -26,7 +26,7 @@ class Code(Enum):
     meaning: str
     """One sentence with the meaning of the code in every context: why messages wait, or why nothing has to wait."""
     advice: str
-    """What to do about it, for a reader who has never seen this broker."""
+    """The remedy, for a reader who has never seen this broker."""
 
     def __new__(cls, text: str, meaning: str, advice: str) -> Self:
         member = object.__new__(cls)
@@ -629,13 +629,14 @@ _SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 
 def safest_first(actions: Iterable[Action]) -> list[Action]:
-    """Sort by severity. Stable."""
+    """Sort actions by severity, least harmful first. Stable."""
     return sorted(actions, key=lambda each: _SEVERITY_ORDER[each.severity])
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
+    """One reason why messages wait, with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is
+    omitted.
 
     `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
     unknown.

@@ -16,9 +16,10 @@ Progress = Callable[[int], None]
 
 
 async def export_documents(store: MetadataStore, cluster_name: str, path: Path, progress: Progress) -> int:
-    """Return the number of documents. Raises StoreError and OSError; then there is no file.
+    """Write all shared documents to `path`, and return their number. Raises StoreError and OSError; then no file
+    exists.
 
-    If brokers change a shared store meanwhile, each document is as it was at some moment of the export.
+    If brokers change the store meanwhile, documents may be of different moments during the export.
     """
     header = Header(cluster_name, LAYOUT_VERSION, await next_start(store))
     with ExportWriter(path, header) as writer:
