@@ -1,4 +1,4 @@
-"""Record layouts that both scanners write, for entries, messages and properties.
+"""Layouts of the records that both scanners write for entries, messages and properties.
 
 They must equal those in `_scanner.c`, which reports its record sizes at import. A memory location is a source number,
 an offset and a size. Source 0 is the run; other sources are opened payloads (decompressed, decrypted, assembled from

@@ -133,7 +133,7 @@ _TEXT_NUMBER = re.compile(r"(^hash|[iI]d)$")
 
 
 def evidence_shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `table` (None without a list) and `facts` for the evidence of a finding, as in its JSON document."""
+    """Return the evidence of a finding as JSON properties `table` (None without a list) and `facts`."""
     listed = next((name for name in _TABLES if _is_table(evidence.get(name))), None)
     facts = [
         _fact(name, value)

@@ -553,7 +553,7 @@ class Code(Enum):
 
 
 class Severity(Enum):
-    """The cost of a wrong action."""
+    """The harm that an action can do if it is not the right one."""
 
     LOOK = "look"
     """The action changes nothing."""

@@ -24,9 +24,8 @@ class TxnId(NamedTuple):
 
 
 ID_BASE_BESIDE_PULSAR = 1 << 62
-"""Highest low part of an id that a Java coordinator may use on a shared store.
-
-`least` begins after it, so that ids of Java coordinators, which begin at 0, differ.
+"""On a store that Java brokers share, `least` begins after this number, so that it differs from the ids of Java
+coordinators, which begin at 0.
 """
 
 

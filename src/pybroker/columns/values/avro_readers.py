@@ -1,4 +1,4 @@
-"""Vectorised readers of Avro values, one for each type, combined by `avro_resolution`.
+"""Vectorised readers of Avro values, one class for each type. `avro_resolution` combines them.
 
 A reader reads one value of each lane and returns an array of the same length. Values of failed lanes are undefined;
 their rows become null at the end.
@@ -63,7 +63,7 @@ class NullReader(Reader):
 
 
 class FailingReader(Reader):
-    """Fails values that the reader's schema does not accept."""
+    """Fails all rows that contain a value of this type, because the reader's schema does not accept it."""
 
     def __init__(self, arrow_type: pa.DataType, reason: str) -> None:
         self.type = arrow_type
@@ -133,7 +133,7 @@ class UnionReader(Reader):
 
 
 class MemberReader(Reader):
-    """Reads a union branch into its struct member; the other members are null."""
+    """Reads the value of a union's branch into the struct member for the branch; the other members are null."""
 
     def __init__(self, inner: Reader, struct: pa.StructType, member: int) -> None:
         self.type = struct

@@ -1,4 +1,4 @@
-"""Layouts of Avro values: skipping them, and finding the items of lists.
+"""Layouts of Avro values, by which readers skip values and find the items of lists.
 
 Two implementations exist: numpy for all lanes, and plain Python for few lanes with long lists, because a numpy step
 costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost is linear in
@@ -27,7 +27,7 @@ _LONG_RUN = 32
 
 
 class BadBytes(Exception):
-    """One payload is invalid from here on."""
+    """One payload is invalid from this position on."""
 
 
 class Shape(ABC):

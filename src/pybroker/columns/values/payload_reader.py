@@ -1,7 +1,7 @@
 """The interface of payload readers, and their selection by schema version.
 
-A payload reader reads one column of payloads; `ReaderOfValues` makes a `ValueDecoder` of it. KEY_VALUE uses one for
-keys and one for values.
+A payload reader reads one column of payloads. `ReaderOfValues` is a `ValueDecoder` with one payload reader. The decoder
+for KEY_VALUE has one for keys and one for values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ProgramT = TypeVar("ProgramT")
 
 
 class Programs(Generic[ProgramT]):
-    """Readers by schema version, created on first use."""
+    """Caches readers by schema version; each is created at its first use."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class _Names:
     clusters: set[str] = field(default_factory=set)
     tenants: set[str] = field(default_factory=set)
     bundles: dict[str, BundlesData | None] = field(default_factory=dict)
-    """The number of bundles by namespace."""
+    """The bundles in the policies of each namespace, by its name."""
     local_bundles: dict[str, BundlesData | None] = field(default_factory=dict)
     used_clusters: dict[str, set[str]] = field(default_factory=dict)
     """By the path of the document that names them."""

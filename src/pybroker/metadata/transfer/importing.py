@@ -36,7 +36,7 @@ class ImportResult:
     equal: int = 0
     replaced: int = 0
     kept: int = 0
-    """Paths of documents with the cluster's own addresses, which stay as they are in the store."""
+    """Number of documents with the cluster's own addresses, which stay as they are in the store."""
     different: list[str] = field(default_factory=list)
     """Paths of documents with other content, which were not replaced."""
 
