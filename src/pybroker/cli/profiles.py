@@ -38,7 +38,7 @@ _RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The validated file. Paths are absolute."""
+    """The content of a valid profiles file. Paths are absolute."""
 
     path: Path
     default: str | None = None

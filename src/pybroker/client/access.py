@@ -1,4 +1,4 @@
-"""Address and credentials of a broker, passed to each process that connects to it.
+"""Address and credentials of a broker. Each process that connects to the broker gets them.
 
 No secret appears in a `repr`, an error, or a Spark plan. A `Secret` that names a file or an environment variable keeps
 the secret itself out of inter-process messages.
@@ -16,7 +16,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or settings contradict each other. The text names the setting to change, without a
+    """A secret cannot be read, or settings contradict each other. The text contains the setting to change, but no
     secret.
     """
 
@@ -60,7 +60,9 @@ class Secret:
 
 @dataclass(frozen=True)
 class Access:
-    """Equal accesses may share a connection. Picklable; `repr` shows no secret."""
+    """Address, credentials and timeouts for one broker or cluster. Equal objects may share a connection. Picklable;
+    `repr` shows no secret.
+    """
 
     service_url: str
     """`pulsar://host:port` or `pulsar+ssl://host:port`; several hosts are separated by commas."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class MessageId(NamedTuple):
-    """Ids of one partition sort in message order."""
+    """The id of a message. Ids of one partition sort in message order."""
 
     ledger_id: int
     """-1, like the entry id, if deduplication has dropped the message."""

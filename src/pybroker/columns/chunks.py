@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A place in the ledger as distance from the start of the range, in entries and bytes; negative in front of the
-    start.
+    """A position in the ledger, as the distance from the start of the range, in entries and bytes; negative in front of
+    the start.
     """
 
     entries: int
@@ -80,7 +80,7 @@ class _Headless:
 
 
 class LookBack(NamedTuple):
-    """The request to search before the range for chunk 0 of a message whose last chunk was read."""
+    """A request to the caller: search in front of the range for chunk 0 of a message whose last chunk was read."""
 
     uuid: bytes
     end: Mark

@@ -223,7 +223,7 @@ class MetadataStore(ABC):
 def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Yield the values of `store.values_at`, as a function that `tests` and caches can pass a store to."""
+    """Yield the values of `store.values_at`, for callers that only depend on this module."""
     return store.values_at(path, depth, page_values)
 
 

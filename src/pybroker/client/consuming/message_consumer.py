@@ -20,7 +20,9 @@ class EndOfTopic(ClientError):
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """An asynchronous context manager; otherwise the caller must call `close`. Created by `open_message_consumer`."""
+    """A consumer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
+    Created by `open_message_consumer`.
+    """
 
     def __init__(self, client: Client, settings: Receiving) -> None:
         self.subscription = settings.subscription
@@ -93,7 +95,7 @@ class MessageConsumer(Receiver, ClientPart):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield all messages, up to the end of a terminated topic."""
+        """Yield all messages. Ends only at the end of a terminated topic."""
         while True:
             try:
                 message = await self.receive()

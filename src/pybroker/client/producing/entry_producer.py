@@ -64,7 +64,7 @@ _ERRORS_OF_TRANSACTIONS = frozenset(
 
 
 class EntryId(NamedTuple):
-    """(-1, -1) if deduplication has dropped the entry."""
+    """The position at which an entry is stored; (-1, -1) if deduplication has dropped the entry."""
 
     ledger_id: int
     entry_id: int
@@ -87,8 +87,9 @@ class ProducerSettings:
     busy_patience_s: float = 0.0
     """How long to wait while another producer, which may be dead already, holds the name."""
     resends: bool = True
-    """Whether to send unanswered entries again after a reconnection. If not, they and the producer fail, and none is
-    stored twice.
+    """Whether to send unanswered entries again after a reconnection.
+
+    If not, these entries and the producer fail, and no entry is stored twice.
     """
 
 
@@ -102,7 +103,7 @@ class ProducerState(Enum):
 
 
 class Producer(ConnectionUser, ClientPart):
-    """Asynchronous producer of one topic or partition. Created by `open_producer`.
+    """A producer of one topic or partition. Created by `open_producer`.
 
     `send` waits until the queue of pending entries has capacity, and returns a future that resolves to the entry id of the
     receipt.
