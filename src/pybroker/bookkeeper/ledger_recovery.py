@@ -1,4 +1,4 @@
-"""The recovery of a ledger whose writer is gone or must be stopped: fence, find the last entry, close.
+"""The recovery of a ledger whose writer has ended or must be stopped: fence the ledger, find its last entry, close it.
 
 1. The metadata change from OPEN to IN_RECOVERY: the writer cannot change the ensemble any more.
 2. Bookies are fenced until no entry can be confirmed any more; their last entries say up to where entries are confirmed.
@@ -49,7 +49,7 @@ class _Found(NamedTuple):
 
 
 class _EnsemblesInMemory(EnsembleRecorder):
-    """Ensembles of a recovery, which become known when the ledger is closed."""
+    """Ensembles of a recovery, which are stored in the metadata when the ledger is closed."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
@@ -59,7 +59,7 @@ class _EnsemblesInMemory(EnsembleRecorder):
 
 
 class LedgerRecovery:
-    """Recovers one ledger."""
+    """The recovery of one ledger."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class LedgerRecovery:
         self._tasks = tasks
 
     async def run(self) -> VersionedMetadata:
-        """Return the metadata of the closed ledger.
+        """Perform the recovery, and return the metadata of the closed ledger.
 
-        Raises EntryUnavailable while too few bookies answer; NoSuchLedger, WrongKey, MetadataUnknown, InvalidMetadata; and
-        what ends a writer, such as NotEnoughBookies. It can be repeated.
+        Raises EntryUnavailable while too few bookies answer; NoSuchLedger, WrongKey, MetadataUnknown, InvalidMetadata;
+        and errors that end a writer, such as NotEnoughBookies. The recovery can be repeated.
         """
         while True:
             found = await read_metadata(self._store, self._ledger_id)
@@ -181,7 +181,10 @@ class LedgerRecovery:
     async def _search(
         self, metadata: LedgerMetadata, entry_id: int, replicas: list[str], reads: list[asyncio.Future[ReadResult]]
     ) -> _Found | None:
-        """Return the entry, or None if the ledger ends before it. Raises EntryUnavailable."""
+        """Return the entry if it is part of the ledger; None if the ledger ends in front of it.
+
+        Raises EntryUnavailable.
+        """
         search = EntrySearch(metadata.quorums)
         waiting = set(reads)
         while search.verdict is Verdict.OPEN:

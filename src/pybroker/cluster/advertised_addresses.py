@@ -34,7 +34,7 @@ class BoundPorts(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """URLs at which a topic is served; empty for a kind that does not exist."""
+    """The URLs of the broker that serves a topic; a URL is empty if the broker does not have that kind of port."""
 
     broker_url: str
     broker_url_tls: str
@@ -43,7 +43,7 @@ class LookupResult(NamedTuple):
 
 
 class AdvertisedAddresses:
-    """Response to every lookup, by listener name.
+    """The addresses of this broker by listener name, as lookups return them.
 
     Invariant: fixed after creation. An invalid configuration is refused at start with ConfigError.
     """
@@ -72,8 +72,8 @@ class AdvertisedAddresses:
         return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """Without a name, return for each scheme the address of the internal listener, else of the first with that
-        scheme. Raise ServiceNotReady for an unknown name.
+        """Return the addresses of a listener. Raise ServiceNotReady for an unknown name. . Without a name, return for
+        each scheme the address of the internal listener, or else of the first listener with that scheme.
         """
         if not listener_name:
             return self._default

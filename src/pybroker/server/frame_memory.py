@@ -31,7 +31,9 @@ C = TypeVar("C", bound=FrameSender)
 
 
 class FrameMemory(Generic[C]):
-    """Owned by the server context. Invariant: the memory part `frames` is the sum of all counted connections."""
+    """The counted memory of all connections of a broker. . Invariant: the memory part `frames` is the sum of all
+    counted connections.
+    """
 
     def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:
         self._memory = memory

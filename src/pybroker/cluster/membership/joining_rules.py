@@ -1,4 +1,4 @@
-"""Rules of joining a cluster: load manager, unique addresses, and whether this broker may be the leader."""
+"""Rules that decide whether a broker may join a cluster, by load managers and addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
 
 
 def address_refusal(own: RegisteredBroker, others: Iterable[RegisteredBroker]) -> str | None:
-    """Return which broker has one of our addresses; None if they are unique. Ownership compares addresses."""
+    """Return which other broker has one of this broker's addresses; None if they are unique. Ownership documents
+    identify brokers by address.
+    """
     own_urls = _urls(own)
     for other in others:
         shared = sorted(own_urls & _urls(other)) if other.broker_id != own.broker_id else []

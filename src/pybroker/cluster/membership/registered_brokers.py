@@ -26,7 +26,7 @@ OWNERSHIP = "/namespace"
 
 
 class RegisteredBrokers:
-    """The usable registrations, and the reasons why others are not."""
+    """The usable registrations of brokers, and the reasons why other registrations are not usable."""
 
     def __init__(self, store: MetadataStore, changed: Changed) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class RegisteredBrokers:
 
 
 class LeaderValue:
-    """The id in the leader's value: None without one, "" if it cannot be read."""
+    """The cached leader value: the leader's id, None without a leader, "" if the value cannot be read."""
 
     def __init__(self, store: MetadataStore, changed: Changed) -> None:
         self._store = store

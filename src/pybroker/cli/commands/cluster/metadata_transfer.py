@@ -90,7 +90,7 @@ def add_transfer_commands(commands: Commands) -> None:
 
 
 def store_configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Raises ConfigError."""
+    """Return the configuration with which to open the metadata store. Raises ConfigError."""
     from pybroker.config import Problems, read  # noqa: PLC0415
 
     problems = Problems()
