@@ -34,10 +34,10 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         self._root = root
 
     async def new_ledger_id(self) -> int:
-        """Return the number of a new sequential node, which is deleted again.
+        """Return a new ledger id: the number of a sequential node, which is created and deleted again.
 
-        From 2^31 on, the cluster has the node idgen-long; its newest child has the high bits of the id, and a number of its own
-        for the low bits.
+        For ids from 2^31 on, the cluster has the node idgen-long. Its newest child has the high bits of the id and
+        counts the low bits.
         """
         try:
             if await self._client.exists(f"{self._root}/idgen-long") is None:

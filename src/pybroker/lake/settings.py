@@ -100,7 +100,7 @@ class LakeSettings:
 
     @property
     def start_place(self) -> str | int:
-        """`earliest`, `latest` or milliseconds."""
+        """The configured start: `earliest`, `latest`, or milliseconds since 1970."""
         return _start(self.start)
 
     @property

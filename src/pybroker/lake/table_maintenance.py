@@ -31,7 +31,10 @@ class MaintenanceOptions:
     keep_ms: int = 0
     """Minimum age of expired versions, in addition to `keep_versions`."""
     orphan_age_ms: int = 24 * 3600 * 1000
-    """Longer than any commit takes, because a younger file that no version names may belong to a pending commit."""
+    """Minimum age of deleted orphaned files.
+
+    Longer than any commit takes, because a younger file may belong to a pending commit.
+    """
     compression: str = "zstd"
     storage_options: dict[str, Any] = field(default_factory=dict)
 
@@ -49,7 +52,8 @@ class Done:
 def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> list[list[TableFile]]:
     """Return groups of enough files with one partition and similar size. Each group becomes about one file.
 
-    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table, and not at each merge.
+    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table instead of at each
+    merge.
     """
     classes: dict[tuple[int | None, int], list[TableFile]] = {}
     for file in files:

@@ -1,4 +1,5 @@
-"""Workers that read and write the shares of a commit. Here threads of this process; `pipelines` has Spark tasks."""
+"""Workers that read and write the shares of a commit: threads of this process. `pipelines` has workers as Spark tasks.
+"""
 
 from __future__ import annotations
 

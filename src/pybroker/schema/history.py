@@ -42,7 +42,7 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Versions since the last deletion, oldest first, and the next version number."""
+    """The schema versions of a topic since the last deletion, oldest first, and the next version number."""
 
     versions: tuple[StoredSchema, ...] = ()
     next_version: int = 0

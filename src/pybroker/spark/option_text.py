@@ -41,14 +41,16 @@ MAX_SHOWN_CHARACTERS = 60
 
 
 class InvalidOptions(ValueError):
-    """Invalid options. The text names the correction, and never contains a secret."""
+    """Invalid options. The text contains the correction, but no secret."""
 
 
 class OptionValues:
     """The options of one reader or writer, by canonical name."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], what: str) -> None:
-        """Raises InvalidOptions for an unknown key, with the most similar known one. `what` names the operation in errors."""
+        """Raises InvalidOptions for an unknown key, with the most similar known one. `what`: the operation, for error
+        texts.
+        """
         canonical = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         if "provider" in options:

@@ -1,12 +1,12 @@
 """One transaction coordinator: opens and ends transactions by the rules of `coordinator_state.py`, stores them in a
 log, and notifies participants.
 
-Operation: each request gets a record from the state, appends it to the log, applies it immediately, and is answered
-when it is durable. A durable COMMITTING or ABORTING is completed without a client.
+Operation: for each request, the state returns a record. The coordinator appends the record to the log, applies it
+immediately, and responds when it is durable. A durable COMMITTING or ABORTING is completed without a client.
 
 Recovery: the whole log is read before requests are served. Pending ends continue; open transactions are usable or time
 out. When the log fails, all waiters receive an error, and the log is read again after an increasing delay. State that
-is not in the log is dropped; no client has received an answer for it.
+is not in the log is dropped; no client has received a response for it.
 
 Concurrency: no other task runs between the decision of the state and the append, so each record matches the state that
 it is applied to.
@@ -67,7 +67,7 @@ class Counters:
     timed_out: int = 0
     batches: int = 0
     repeated_batches: int = 0
-    """Batches of sinks that were sent again after their commit."""
+    """Number of sink batches that were sent again after their commit."""
     appended: int = 0
     took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
 
@@ -80,7 +80,7 @@ class CoordinatorContext:
         self.ledgers = ledgers
         has_java_layout = ledgers.store.has_pulsar_layout
         self.java_brokers = JavaBrokers(ledgers.metadata, runtime.clock) if has_java_layout else None
-        """None if Java brokers cannot share the topics."""
+        """The Java brokers of the cluster; None if Java brokers cannot share the topics."""
         self.id_base = ID_BASE_BESIDE_PULSAR if has_java_layout else 0
         self.end_participant = end_participant
         self.slots = asyncio.Semaphore(runtime.config.transaction_buffer_client_max_concurrent_requests)
@@ -94,7 +94,7 @@ class CoordinatorContext:
 
 
 class Coordinator:
-    """Exists from its first use until the broker stops."""
+    """One transaction coordinator. It exists from its first use until the broker stops."""
 
     def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
@@ -277,11 +277,11 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default
-        the owner.
+        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It uses the share of
+        `holder`, by default the owner.
 
-        Waits at the limit, or while `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady,
-        StoreError, and NotAllowedError beside Java brokers.
+        Waits while the limit is reached, or while `holder` has used its share. Raises TooManyRequests after a timeout,
+        ServiceNotReady, StoreError, and NotAllowedError beside Java brokers.
         """
         await self._ready_for_new()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
@@ -395,7 +395,7 @@ class Coordinator:
             self._tasks.start(self._tell_each(transactions), "end a batch")
 
     async def _tell_each(self, transactions: Sequence[Transaction]) -> None:
-        """Notify the participants, in slices: a batch may have thousands of transactions."""
+        """Notify the participants of these transactions, in slices: a batch may have thousands of transactions."""
         for index, transaction in enumerate(transactions):
             self._tell(transaction)
             if index % TOLD_A_TURN == TOLD_A_TURN - 1:
@@ -424,8 +424,8 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """Remove ended transactions from the log if it has space for the records; retry later otherwise. A failed log
-        keeps all.
+        """Remove ended transactions from the log if it has space for the records; retry later otherwise. After a
+        failure of the log, all are kept.
         """
         if told is not self._told:
             return
@@ -451,8 +451,8 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Return whether all participants have confirmed, and the log lacks space for the record. Clients have their
-        answer.
+        """Return whether all participants have confirmed, and only the record of the removal waits for space in the
+        log. Clients have already received the result.
         """
         return transaction.id.least in self._told
 
@@ -491,8 +491,8 @@ class Coordinator:
             self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or
-        a later one is committed.
+        """Return the sink whose mark must be deleted before this batch can be committed ("" if none); None if the
+        batch, or a later one, is committed already.
 
         `open_of_sink` calls it, so that no transaction is opened that could not be committed. Raises the errors of
         `Marks.is_repeat` and `Marks.makes_room`.
@@ -559,7 +559,7 @@ class Coordinator:
         return len(left)
 
     async def forget_sink(self, sink: str) -> None:
-        """Delete its mark, durably: repeated batches are written again. Raises StoreError."""
+        """Delete the mark of a sink, durably. Afterwards, repeated batches are committed again. Raises StoreError."""
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
@@ -625,5 +625,5 @@ class Coordinator:
 
 
 async def _settled(durable: asyncio.Future[None]) -> None:
-    """Wait for `durable`, which continues if the waiter is cancelled."""
+    """Wait for `durable`, which continues if the waiting task is cancelled."""
     await asyncio.shield(durable)

@@ -80,7 +80,7 @@ _TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
 
 
 class KeepAlive(enum.Enum):
-    """Action after a keep-alive tick."""
+    """Action of the broker when a keep-alive interval ends."""
 
     NOTHING = "nothing"
     PING = "ping"

@@ -123,7 +123,7 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge a message and all before it in its partition. Not allowed on Shared and Key_Shared."""
+        """Acknowledge a message and all earlier ones in its partition. Not allowed on Shared and Key_Shared."""
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction

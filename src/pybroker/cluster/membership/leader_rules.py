@@ -1,4 +1,4 @@
-"""Rules of leader election at `/loadbalance/leader`: an ephemeral value, created by the broker that comes first.
+"""Rules of leader election at `/loadbalance/leader`: an ephemeral value, which the first candidate creates.
 
 Java brokers take part in the same election. A Java leader is preferred while one is registered, because then only Java brokers
 know what the bundles of Java brokers cost; `loadBalancerLeaderBesideJavaBrokers` removes this preference.

@@ -177,9 +177,11 @@ class BundleOwnership:
         return self.held.serves(bundle) and self._store.holds_session()
 
     def holds_session(self) -> bool:
-        """Return whether this broker may deliver messages. Right immediately after a freeze of the process.
+        """Return whether this broker may deliver messages. The result is correct even immediately after the process was
+        frozen.
 
-        After a lost session, no topic delivers before all topics of that session are fenced: there may be another session already.
+        After a lost session, no topic delivers until all topics of that session are fenced, even if a new session
+        exists already.
         """
         return not self._fencing and self._store.holds_session()
 

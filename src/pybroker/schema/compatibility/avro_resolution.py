@@ -34,7 +34,7 @@ _PROMOTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The first location at which reading fails."""
+    """The reason why reading fails, with the first location at which it fails."""
 
     path: str  # fields joined by dots, `[]` items, `{}` map values, empty for the root
     reader: str

@@ -20,7 +20,7 @@ ASSUMED_ENTRY_BYTES = 1024
 
 
 class Taken(NamedTuple):
-    """The end of an admitted part, and its approximate size."""
+    """The end of the admitted part of a topic, and its approximate size."""
 
     end: Place
     size_bytes: int

@@ -31,7 +31,7 @@ MAX_TEXT_CHARACTERS = 16 << 20
 
 
 class InvalidOffsets(ValueError):
-    """Invalid offsets or times. The text names the option or topic and the expected form."""
+    """Invalid offsets or times. The text contains the option or topic, and the expected form."""
 
 
 _BEGINNING = Place(0, 0)
@@ -54,7 +54,7 @@ class Bound:
     time_ms: int = 0
     place: Place = _BEGINNING
     batch_index: int = 0
-    """In the entry at `place`, messages before this index are before the bound."""
+    """In the entry at `place`, messages with a lower index are before the bound."""
 
 
 EARLIEST = Bound(BoundKind.EARLIEST)

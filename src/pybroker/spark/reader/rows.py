@@ -50,7 +50,9 @@ def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schem
 
 
 def reading_of(schema: SchemaInfo | None, columns: pa.Schema, options: ReadOptions) -> TypedReading:
-    """Return how tasks decode rows of exactly these columns. Raises WrongColumns for columns that the topics do not have."""
+    """Return the conversion by which tasks decode rows with exactly these columns. Raises WrongColumns for columns that
+    the topics do not have.
+    """
     key_file = options.crypto_private_key_file
     return typed_reading(
         schema,
