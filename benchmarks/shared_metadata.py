@@ -1,4 +1,4 @@
-"""Costs of metadata in ZooKeeper beside SQLite, against a real server and real broker processes.
+"""Costs of metadata in ZooKeeper compared with SQLite, with a real server and real broker processes.
 
     python -m benchmarks.shared_metadata [--topics 10000] [--rounds 5] [--before SOURCE_TREE]
 
@@ -65,7 +65,7 @@ async def new_chroot(server: ZooKeeperServer) -> str:
 async def running(
     settings: dict[str, str], source: str = "", directory: Path | None = None
 ) -> AsyncIterator[BrokerProcess]:
-    """Run a broker, of another source tree if one is named."""
+    """Run a broker; `source` is another source tree than this one."""
     with tempfile.TemporaryDirectory(prefix="shared-metadata-") as temporary:
         broker = BrokerProcess(directory or Path(temporary), settings)
         if source:

@@ -65,7 +65,7 @@ class Load:
     async def run(
         self, work: Callable[[], Awaitable[None]], beside: Callable[[], Awaitable[None]] | None = None
     ) -> Figures:
-        """Run `WORKERS` of `work` until the time is over, and one `beside` in parallel."""
+        """Run `WORKERS` copies of `work` until the time is over, and one of `beside` in parallel."""
 
         async def measured_cpu() -> None:
             await asyncio.sleep(LEAD_IN_S)

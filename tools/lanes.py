@@ -164,7 +164,7 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
 
 
 def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
-    """Run `command`, show its output, and return its last line."""
+    """Run `command`, print its output, and return the last line of the output. Record a failure in `outcome`."""
     last = ""
     started_s = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

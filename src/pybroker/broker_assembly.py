@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of a broker. The caller opens and closes them."""
+    """The stores of a broker, which the caller opens and closes."""
 
     metadata: MetadataStore
     ledgers: LedgerStore

@@ -213,7 +213,7 @@ class BrokerHost(Protocol):
     def new_connection(self, context: ServerContext) -> Connection: ...
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """React to a failed durable write. The broker must not continue."""
+        """Handle a failed durable write: the broker must not continue."""
 
 
 class OwnProcess:
@@ -419,7 +419,7 @@ class Broker:
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Check ledgers against metadata. Raises StartError for ledgers with entries but without a topic (metadata was
-        lost), and for named ledgers with ids that the store never assigned (its table was lost).
+        lost), and for listed ledgers with ids that the store never assigned (its table was lost).
         """
         if leftovers.ids_not_given:
             raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
@@ -529,7 +529,10 @@ class Broker:
         self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
-        """Not with a shared store: there the cluster's addresses are those of all its brokers."""
+        """Store this broker's addresses in the cluster document.
+
+        Not with a shared store, where the document has the addresses for all brokers.
+        """
         if self._shared is not None:
             return
         found = self.service.presence.addresses.resolve(None)
@@ -572,7 +575,7 @@ class Broker:
         service.membership = membership
 
     async def _join_cluster(self, membership: ClusterMembership) -> None:
-        """Own bundles and register. Java brokers send clients here from then on. Raises StoreError."""
+        """Start to own bundles, and register. From then on, Java brokers send clients here. Raises StoreError."""
         from pybroker.cluster.membership.load_shedding_task import LoadSheddingTask  # noqa: PLC0415  (only in a cluster)
 
         others = await self.service.join(membership)
@@ -580,7 +583,9 @@ class Broker:
         self._tasks.start(LoadSheddingTask(self.runtime, membership, others).run(), "shedding")
 
     async def _leave_cluster(self) -> None:
-        """Deregister, so that no new bundle comes. A store that fails does not stop the broker from closing."""
+        """Deregister, so that no new bundle is assigned to this broker. A failing store does not prevent the broker
+        from closing.
+        """
         if self.service.membership is None:
             return
         try:

@@ -24,8 +24,9 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`, except those of `refused_keys`, whose values are not
-    used.
+    """Add contradictions and ineffective settings to `problems`.
+
+    Skip `refused_keys`, whose values are invalid and not used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [

@@ -52,7 +52,7 @@ class Progress:
 
 
 class Compactor:
-    """One compaction, for one run."""
+    """One compaction of one topic, for a single run."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONG
 
 
 class Message(NamedTuple):
-    """`payload[start:end]` are its bytes in the decoded batch."""
+    """A message in an entry. `payload[start:end]` are its bytes in the decoded batch."""
 
     key: bytes | None
     is_tombstone: bool
@@ -81,7 +81,7 @@ class Single:
 
 
 class Batch:
-    """Several messages, or one in the form of a batch. Columns instead of an object for each message."""
+    """The messages of a batch, as columns instead of an object for each message."""
 
     __slots__ = ("_ends", "_flags", "_keys", "metadata", "payload")
 

@@ -86,7 +86,7 @@ PublishTimeOf = Callable[[bytes], int]
 
 
 def no_publish_time(_entry: bytes) -> int:
-    """Return 0, which means unknown, for stores without searches by time."""
+    """Return 0, which means unknown, as the publish time. For stores without searches by time."""
     return 0
 
 
@@ -301,12 +301,14 @@ def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
 
 
 def find_block(data: bytes, start: int) -> int:
-    """Return the next offset at which a block may begin, or -1."""
+    """Return the offset of the next possible start of a block at or after `start`; -1 if there is none."""
     return data.find(_BLOCK_MAGIC, start)
 
 
 def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
-    """Return the entry count and length in the unchecked header at `offset`; zeros if it is truncated."""
+    """Return the entry count and length in the block header at `offset`, which is not verified; zeros if it is
+    truncated.
+    """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return 0, 0
     _, count, _, _, payload_bytes = _BLOCK.unpack_from(data, offset)

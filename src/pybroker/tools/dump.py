@@ -1,6 +1,6 @@
 """`pybroker ledger dump`: prints ledgers, entries, cursors and the live journal as text or JSON.
 
-Damaged data is named and skipped; `verify` reports details.
+Damaged data is reported and skipped; `verify` reports details.
 """
 
 from __future__ import annotations

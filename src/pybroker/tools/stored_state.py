@@ -309,8 +309,8 @@ class StoredState:
         self._report(finding)
 
     def _counts(self, batch: BatchHeader) -> bool:
-        """Return whether a batch is used. Without the table's facts, every batch is used: its data may be stored
-        nowhere else.
+        """Return whether a journal batch is used. Without the table's facts, every batch is used, because its data may
+        be stored only there.
         """
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 

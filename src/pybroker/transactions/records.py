@@ -46,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     least: int
     last: int
     opened_ms: int = 0
-    """Time of the timeout, by the wall clock in milliseconds since 1970."""
+    """When the transaction was opened, by the wall clock in milliseconds since 1970."""
     timeout_ms: int = 0
     owner: str | None = None
     """The role that may use the transaction; None for any role."""

@@ -1,4 +1,5 @@
-"""A client of ZooKeeper 3.6 or newer for asyncio: the part that a broker needs. It knows nothing of the broker.
+"""An asyncio client of ZooKeeper 3.6 or newer, with the operations that a broker needs. It does not depend on the
+broker.
 
 Start with `client.py`. `session.py` has the rules of a session without IO, `operations.py` the requests and answers,
 `jute.py` the encoding of single values, `addresses.py` the text `host1:2181,host2:2181/chroot`.

@@ -44,7 +44,7 @@ class CopyRequest(NamedTuple):
 
 
 def main(config: BrokerConfig, request: CopyRequest) -> int:
-    """Return the exit code. Raises ConfigError."""
+    """Run the command, and return its exit code. Raises ConfigError."""
     try:
         return asyncio.run(_CopyCommand(config, request).run())
     except (StoreError, DataDirectoryInUse, ForeignDirectory) as error:
@@ -76,7 +76,7 @@ class _CopyCommand:
             return await self._copy(source, target, topics)
 
     async def _topics(self, source: Side) -> Sequence[TopicName]:
-        """Raises StoreError if there is none."""
+        """Return the topics to copy. Raises StoreError if there are none."""
         request = self._request
         if request.topic is not None:
             return [request.topic]

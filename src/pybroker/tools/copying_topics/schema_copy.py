@@ -1,4 +1,4 @@
-"""The copy of a topic's schema versions. Messages name versions by number, so numbers stay the same."""
+"""The copy of a topic's schema versions. Messages contain the numbers of versions, so the numbers stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pybroker ledger orphans`: the ledgers of a cluster's managed ledgers, and which of them no document names. Deletes nothing."""
+"""`pybroker ledger orphans`: the ledgers of a cluster that no document lists. Deletes nothing."""
 
 from __future__ import annotations
 
