@@ -52,7 +52,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Window:
-    """The parameters of one window; `number` is that of the round."""
+    """The parameters of one window; `number`: the number of the round."""
 
     broker: Broker
     sizes: Sizes

@@ -1,7 +1,7 @@
 """The worst inputs of HTTP routes, for `hostile.py`: requests that any client may send, and fragmented heads and
 bodies.
 
-Routes of one kind cost the same, so one route represents those that read the same kind of document.
+Routes of one kind cost the same, so one route represents all routes that read the same kind of document.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ client.
                                                                  from an unload, and from `kill -9`, to the first message
 
 The load is `pybroker.client` in this process, with `WORKERS` concurrent transactions; figures are medians of the
-rounds. CPU is that of all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
+rounds. CPU time covers all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
 reference uses the settings of its distribution.
 """
 

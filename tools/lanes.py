@@ -1,6 +1,6 @@
 """Runs the test lanes: each test file belongs to exactly one lane, and a run ends with a list of its lanes.
 
-    python -m tools.lanes unit broker      the tests of two lanes, without those that take minutes
+    python -m tools.lanes unit broker      the tests of two lanes, without tests that take minutes
     python -m tools.lanes long             the tests that take minutes, of all lanes
     python -m tools.lanes lint simulate    other checks of the project
 

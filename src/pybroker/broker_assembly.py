@@ -57,7 +57,8 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
     """Return a broker with loaded metadata, not `ready` yet and without addresses. The caller must close it.
 
-    `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
+    `limits` replace the limits of the configuration. Raises ConfigError for an invalid cluster or namespace, and
+    StoreError.
     """
     refresher = CacheRefresher(stores.metadata)
     try:

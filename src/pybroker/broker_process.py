@@ -266,7 +266,7 @@ class Broker:
         *,
         stores: Stores | None = None,
     ) -> None:
-        """`stores` replace those of the configuration; the caller closes them."""
+        """`stores` replace the stores of the configuration; the caller closes them."""
         self.runtime = runtime
         self.config = runtime.config
         self._host = host
@@ -412,7 +412,8 @@ class Broker:
         return store
 
     def _fixed_broker_id(self) -> str | None:
-        """Return the id by which other brokers know this one; None if it depends on a port that is not chosen yet."""
+        """Return the id by which other brokers know this broker; None if it depends on a port that is not chosen yet.
+        """
         port = self.config.web_service_port or self.config.web_service_port_tls
         host = self.config.advertised_address or socket.gethostname()
         return f"{host}:{port}" if port else None
@@ -594,7 +595,8 @@ class Broker:
             logs.warning("broker.deregistration_failed", reason=str(error))
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """Run the broker's background loops. Each handles its expected errors, so that none ends the others."""
+        """Run the broker's background loops. Each loop handles its expected errors, so that none ends the other loops.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")

@@ -1,9 +1,9 @@
 """One connection to a bookie, with many requests in flight (protocol version 2).
 
-Operation: requests of one loop iteration are written together. Answers are matched by operation, ledger and entry, so a
-second request with the same key waits for the answer to the first one.
+Operation: requests of one loop iteration are written together. Responses are matched by operation, ledger and entry, so
+a second request with the same key waits for the first response.
 
-Failure: after a time-out, an answer to no request, or a lost connection, all requests end with `UNREACHABLE` and the
+Failure: after a timeout, a response to no request, or a lost connection, all requests end with `UNREACHABLE` and the
 connection is not used again: a late response can never be taken for the response to a later request.
 
 Limitations: the caller must limit the sent data, by `unanswered_bytes`.
@@ -34,7 +34,7 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 class AddListener(Protocol):
-    """A writer, which is notified of the answers to its adds."""
+    """A writer, which is notified of the responses to its adds."""
 
     def add_answered(self, entry_id: int, index: int, bookie_id: str, code: int) -> bool:
         """Handle the response to an add. Return True if entries may be confirmed: `confirm` is then called once after a
@@ -45,7 +45,7 @@ class AddListener(Protocol):
 
 
 class ReadResult(NamedTuple):
-    """The answer to a read: a code, and the stored entry or entries."""
+    """The response to a read: a code, and the stored entry or entries."""
 
     code: int
     body: bytes
@@ -161,7 +161,7 @@ class BookieConnection(asyncio.Protocol):
         self._closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transport has another base class
         if self.is_closed:
             self._transport.abort()
         else:
@@ -247,7 +247,7 @@ class BookieConnection(asyncio.Protocol):
             self._send_read(key, request)
 
     def _schedule(self) -> None:
-        """Write at the end of this loop iteration, or when the connection is made; and check the time-outs."""
+        """Write at the end of this loop iteration, or when the connection is made; and check the timeouts."""
         if self._timer is None:
             self._arm()
         if not self._is_flush_scheduled and self._transport is not None:

@@ -47,7 +47,7 @@ class BookiePool:
         open_transport: OpenTransport = open_tcp,
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """Lost connections and time-outs by bookie."""
+        """Lost connections and timeouts by bookie."""
         self.ensemble_change_count = 0
         self.quarantine_count = 0
         self._registry = registry

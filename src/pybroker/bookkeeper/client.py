@@ -122,11 +122,12 @@ class BookKeeperClient:
         return LedgerWriter(format_, metadata, self.pool, recorder, self.options, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
+        """Refuse further entries, wait for entries in flight, and close the ledger permanently. Idempotent.
 
-        The result is final and decides all unknown entries: those up to its last entry are stored, later ones are not.
-        Another client may have recovered the ledger: it then has at least the entries that were reported as stored.
-        Raises MetadataUnknown, NoSuchLedger, and what a recovery raises, as long as the contents are not decided.
+        The result is final and decides all unknown entries: entries up to the ledger's last entry are stored, later
+        ones are not. Another client may have recovered the ledger: it then has at least the entries that were reported
+        as stored. Raises MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not
+        decided.
         """
         writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
         await writer.drained()

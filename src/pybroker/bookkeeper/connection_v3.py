@@ -1,6 +1,6 @@
 """A connection of protocol version 3 to one bookie, for operations that are rare and that version 2 lacks.
 
-Failure: after a time-out, an invalid answer or a lost connection, all requests fail with BookieUnavailable.
+Failure: after a timeout, an invalid response or a lost connection, all requests fail with BookieUnavailable.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ConnectionV3(asyncio.Protocol):
             self._requests.pop(number, None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transport has another base class
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -1,9 +1,11 @@
 """The recovery of a ledger whose writer has ended or must be stopped: fence the ledger, find its last entry, close it.
 
-1. The metadata change from OPEN to IN_RECOVERY: the writer cannot change the ensemble any more.
-2. Bookies are fenced until no entry can be confirmed any more; their last entries say up to where entries are confirmed.
-3. The entries behind are searched one after the other. Each that is found is written back to its write set.
-4. The metadata change to CLOSED. Ensembles that changed during the recovery become known with it, not earlier.
+1. The state in the metadata changes from OPEN to IN_RECOVERY, so that the writer cannot change the ensemble any more.
+2. Bookies are fenced until no entry can be confirmed any more. Their last entries show up to which entry all are
+   confirmed.
+3. Later entries are searched one by one. Each found entry is written back to its write set.
+4. The state in the metadata changes to CLOSED. Ensembles that changed during the recovery are stored with this change,
+   not earlier.
 
 Several clients may recover a ledger at the same time: the first change to CLOSED decides for all.
 """
@@ -110,7 +112,7 @@ class LedgerRecovery:
         last_confirmed = await self._fence(metadata)
         recorder = _EnsemblesInMemory(metadata)
         start = metadata.last_segment.first_entry_id
-        # The writer's first entry is the one behind the last confirmed entry, which may be inside of the segment.
+        # The writer's first entry is the entry after the last confirmed one, which may be inside of the segment.
         position = replace(metadata, segments=(replace(metadata.last_segment, first_entry_id=last_confirmed + 1),))
         writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._tasks)
         last, length_bytes = last_confirmed, None

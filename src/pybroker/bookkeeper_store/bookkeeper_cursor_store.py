@@ -133,7 +133,7 @@ class BookKeeperCursorStore(CursorStore):
         try:
             found = await read_last(self._client, node.ledger_id)
         except (NoSuchLedger, DamagedEntries) as error:
-            # As Java brokers do: messages behind the older position are delivered again.
+            # As Java brokers do: messages after the older position are delivered again.
             logs.error(
                 "cursor_ledger.lost",
                 managed_ledger=node.owner,
@@ -212,7 +212,7 @@ class BookKeeperCursorStore(CursorStore):
             try:
                 await ledger.add(payload)
             except StoreError as error:
-                cursor.ledger = None  # The document names it until the next one is stored.
+                cursor.ledger = None  # The document lists it until the next ledger is stored there.
                 logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
             else:
                 if not ledger.is_named:

@@ -25,7 +25,9 @@ END_DEADLINE_S = 10.0
 
 
 async def end_left_session(directory: Path, addresses: ServerAddresses, options: ClientOptions) -> None:
-    """End the session in the directory's file, if there is one. A failure is logged: the session ends by its time-out."""
+    """End the session in the directory's file, if there is one. A failure is logged; the session then ends by its
+    timeout.
+    """
     path = directory / FILE_NAME
     ticket = _read(path)
     if ticket is None:
@@ -72,7 +74,9 @@ def _read(path: Path) -> SessionTicket | None:
 
 
 def write_session(directory: Path, ticket: SessionTicket) -> None:
-    """Replace the file. A failure is logged: without the file, a killed broker waits for its session's time-out."""
+    """Replace the file. A failure is logged: without the file, a restarted broker must wait for the timeout of the
+    session.
+    """
     path = directory / FILE_NAME
     partial = path.with_name(path.name + ".partial")
     try:

@@ -81,7 +81,7 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
     is_terminated = pulsar.HasField("terminated_position")
     ids = [row.ledger_id for row in pulsar.ledger_info]
     if extras is not None and ids and extras.last_ledger < ids[0]:
-        extras = None  # those of an earlier managed ledger of this name
+        extras = None  # extras of an earlier managed ledger of this name
     messages = {} if extras is None else extras.messages
     last_id = max(ids, default=-1)
     ledgers = LedgerList()

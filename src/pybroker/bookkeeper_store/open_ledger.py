@@ -17,8 +17,8 @@ from pybroker.ledgers.ledger_store import AppendRun
 class OpenLedger:
     """A ledger that this process has created and not sealed, as the listener of its writer.
 
-    Failure: when the writer fails, all runs that have not completed end as unknown, including those that were not sent.
-    The first of them may be stored; the owner must not refuse one of them and append a later one again.
+    Failure: when the writer fails, all runs that have not completed end as unknown, including unsent ones. The first
+    runs may be stored, so the owner must not refuse one run and append a later one again.
     """
 
     def __init__(self, completed: Callable[[list[AppendRun], list[float], bool], None], created: Moment) -> None:

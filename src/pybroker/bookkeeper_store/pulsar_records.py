@@ -248,7 +248,7 @@ class PulsarRecord(InfoRecord):
             await self._metadata.change_together(changes[start : start + MAX_TRANSACTION_CHANGES])
 
     def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
-        """Return the values of all nodes; None for those that must not exist."""
+        """Return the values of all nodes; None for nodes that must not exist."""
         document = pulsar_document(self._pulsar, info)
         wanted: dict[str, bytes | None] = {self._document: document, self._extras: extras_document(info)}
         self._pulsar = PulsarInfo.FromString(document)

@@ -131,7 +131,8 @@ class PulsarSchemaStorage(SchemaStorage):
             try:
                 ledger_ids = {each.position.ledgerId for each in _versions(_decoded(SchemaLocator, found.value, path))}
             except StoreError:
-                ledger_ids = set()  # A locator that cannot be read names no ledger; it must not keep its topic.
+                # The ledgers of an unreadable locator are unknown; it must not prevent the deletion of the topic.
+                ledger_ids = set()
             try:
                 await self._metadata.delete(path, found.version)
             except BadVersionError:

@@ -87,7 +87,7 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def parse_profiles(path: Path, content: bytes) -> Profiles:
-    """Parse the file's content. Errors name the line or key, but no value."""
+    """Parse the file's content. Error texts contain the line or key, but no value."""
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError:

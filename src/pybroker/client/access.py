@@ -1,7 +1,7 @@
 """Address and credentials of a broker. Each process that connects to the broker gets them.
 
-No secret appears in a `repr`, an error, or a Spark plan. A `Secret` that names a file or an environment variable keeps
-the secret itself out of inter-process messages.
+No secret appears in a `repr`, an error, or a Spark plan. A `Secret` with a file or an environment variable keeps the
+secret itself out of inter-process messages.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Access:
     """PEM file of the client's certificate. Needs `tls_key_file`."""
     tls_key_file: str | None = None
     tls_trust_certs_file: str | None = None
-    """PEM file of the trusted authorities; None: those of the system."""
+    """PEM file of the trusted authorities; None: the authorities of the system."""
     tls_allow_insecure: bool = False
     """Accept any certificate. For experiments only."""
     tls_verify_hostname: bool = True

@@ -83,7 +83,7 @@ class Sink:
         return None if batch is None else int(batch)
 
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
-        """Open a transaction for the batch. Return None if this batch or a later one is already committed.
+        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed.
 
         The broker aborts it after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
         broker's refusal, ConnectionLost.
@@ -157,7 +157,7 @@ class Sink:
                 logs.info("client.transaction_not_aborted", transaction=str(each.id), reason=error)
 
     async def abort(self, up_to_batch: int | None = None) -> int:
-        """Abort the open transactions of the sink, for all batches or for those up to `up_to_batch`. Return their
+        """Abort the open transactions of the sink, for all batches or for batches up to `up_to_batch`. Return their
         number. Raises the same errors as `commit_together`.
         """
         try:

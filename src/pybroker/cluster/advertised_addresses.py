@@ -1,4 +1,4 @@
-"""Addresses in lookup responses: the advertised address, or the listener that the client names.
+"""Addresses in lookup responses: the advertised address, or the listener that the client requests.
 
 This module owns the format of `advertisedListeners`. Invariant: a lookup never returns an address that is reachable
 only from this machine, unless the broker listens nowhere else.
@@ -156,8 +156,8 @@ def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_ad
 def _internal_result(
     listeners: dict[str, dict[str, str]], name: str, ports: BoundPorts, advertised_address: str
 ) -> LookupResult:
-    """Return the addresses of listener `name`, and for schemes that it lacks those of the first listener with them: a
-    client that supports only the other scheme would otherwise get no address.
+    """Return the addresses of listener `name`. For schemes that it lacks, return the addresses of the first listener
+    that has them: otherwise a client that supports only such a scheme would get no address.
     """
     internal = listeners[name]
     addresses = dict(internal)

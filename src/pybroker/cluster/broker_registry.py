@@ -30,7 +30,7 @@ class RegisteredBroker:
 
     @property
     def addresses(self) -> LookupResult:
-        """The addresses for a client that names no listener."""
+        """The addresses for a client that requests no listener."""
         return LookupResult(
             self.broker_service_url, self.broker_service_url_tls, self.web_service_url, self.web_service_url_tls
         )

@@ -8,7 +8,7 @@ from enum import Enum
 class BadRecords(Enum):
     """How a reader handles an entry or message that cannot be decoded.
 
-    The values are those of the option `badRecords`.
+    Values of the option `badRecords`.
     """
 
     FAIL = "fail"

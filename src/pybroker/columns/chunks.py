@@ -1,6 +1,6 @@
 """Assembly of chunked messages, which producers split because they exceed the size of one entry.
 
-The rules are those of Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
+The rules are the same as in Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
 repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0 appears
 again. Chunks of several messages may interleave. Therefore a range of entries can begin anywhere, if for each message
 the nearest earlier chunk 0 is searched before the range.

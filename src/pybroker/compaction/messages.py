@@ -47,7 +47,7 @@ _SIZE_BYTES = 4
 _MAGIC = MAGIC_CRC32C.to_bytes(2, "big")
 _NO_LONGER_THERE = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONGER_THERE
-"""Replaces a removed message, so that the others keep their indexes."""
+"""Replaces a removed message, so that the other messages keep their indexes."""
 
 
 class Message(NamedTuple):
@@ -175,7 +175,7 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """Return `entry` with only the messages of `kept`, compressed as before; the others become placeholders."""
+    """Return `entry` with only the messages of `kept`, compressed as before; all other messages become placeholders."""
     view = memoryview(batch.payload)
     payload = bytearray()
     for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):

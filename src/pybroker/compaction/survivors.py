@@ -100,7 +100,7 @@ class Survivors:
     def _keeps_single(self, single: Single, number: int) -> bool:
         if not single.chunk_uuid or single.key is None:
             return self._keeps(single.key, number)
-        # A chunk stays with its message, whose position is that of its last chunk, perhaps behind the compacted range.
+        # A chunk stays with its message, which has the position of its last chunk, perhaps after the compacted range.
         last = self._last_chunks.get(_short(single.chunk_uuid))
         return last is None or self._keeps(single.key, last)
 

@@ -22,7 +22,7 @@ The subscription calls the dispatcher on the event loop's thread:
 7. For a plan with `scan`, the subscription reads up to `max_entries` from that position among entries that the
    cursor has passed, except delayed ones (`delayed`). It assigns them and reports its progress with `scanned`. If a
    plan needs new entries and the cursor has none, the subscription calls `next_scan` for other work.
-8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive those columns.
+8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive key hashes or chunks.
 
 Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has the
 default value in every row. A run that goes to one consumer as a whole is not copied.
@@ -322,8 +322,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Record that a batch was partly acknowledged. `unacked_messages` are left, without those that an open
-        transaction has acknowledged. Return True if dispatch can continue.
+        """Record that a batch was partly acknowledged. `unacked_messages`: the number of messages left, without
+        messages that an open transaction has acknowledged. Return True if dispatch can continue.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:

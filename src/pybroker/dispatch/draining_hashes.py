@@ -1,8 +1,8 @@
-"""Draining hashes: hashes that moved to a new consumer while the previous one has unacknowledged entries of them
+"""Draining hashes: hashes that moved to a new consumer while the previous consumer has unacknowledged entries of them
 (PIP-379).
 
-A key must not be unacknowledged at two consumers. So no other consumer receives entries of such a hash until the last
-of these entries is acknowledged, taken back, or released because its consumer left.
+A key must not be unacknowledged at two consumers. So no other consumer receives entries of the hash until the previous
+consumer has none left: each is acknowledged, taken back, or released because the consumer left.
 
 The hash is free when its number of unacknowledged entries is zero (a batch is one entry); the number of messages is for
 display. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so that a

@@ -83,7 +83,7 @@ class _Either(Container[int]):
 class KeySharedDispatcher(MultiConsumerDispatcher):
     """Dispatcher of one Key_Shared subscription.
 
-    Invariants: those of the module; each waiting entry is in the set to which its hash currently belongs.
+    Invariants: see the module; each waiting entry is in the set to which its hash currently belongs.
     """
 
     kind = "Key_Shared"
@@ -167,7 +167,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         """Attach the consumer and assign hashes to it. Raise ConsumerBusy if its mode or out-of-order flag differs from
-        that of the connected consumers, ConsumerAssignError for invalid ranges.
+        the connected consumers', ConsumerAssignError for invalid ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)

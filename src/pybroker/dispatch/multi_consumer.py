@@ -2,7 +2,7 @@
 
 Entries that a consumer returns, or has when it leaves, wait for redelivery with an increased redelivery count. A
 consumer and the subscription stop at their limits of unacknowledged messages and continue at half of them. A subclass
-assigns the entries and keeps those that wait.
+assigns entries to consumers, and keeps entries that must wait.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ decrements the counts of draining hashes.
 Invariants: one consumer at a time has an entry; a consumer's `unacked_messages` is the sum over its entries, and
 `total_messages` the sum over all; every entry is in its consumer's delivery log.
 
-The log finds one consumer's entries without a search through all, at almost no cost per message: it has whole
-deliveries, mostly ranges, and acknowledged ones are removed whenever its length has doubled. A set of ids per consumer
-would change with every acknowledgement.
+The log finds the entries of one consumer without a search through all entries. It costs almost nothing per message: it
+lists whole deliveries, and acknowledged deliveries are removed whenever its length has doubled. A set of ids per
+consumer would change with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -186,7 +186,9 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Remove those of the entries that `consumer` has, for redelivery. Return their entry ids and sticky hashes."""
+        """Of these entries, remove the ones that `consumer` has, for redelivery. Return their entry ids and sticky
+        hashes.
+        """
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
         sticky_hashes: list[int] = []

@@ -104,7 +104,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Its unacknowledged entries go to the others immediately.
+        """Detach the consumer. Its unacknowledged entries go to other consumers immediately.
 
         After the last consumer, only the redelivery counts are kept: the cursor reads the entries again for the next
         consumer, of any type.

@@ -19,7 +19,7 @@ MAX_TYPE_LENGTH = 40
 
 
 class EvolutionRefused(ValueError):
-    """The table cannot store these rows. The text names each column, the reason, and the possible remedies."""
+    """The table cannot store these rows. The text contains each column, the reason, and the possible remedies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LeaseHeld(LakeError):
 
 
 class LeaseLost(LakeError):
-    """Another process has taken over the lease, and this one must stop."""
+    """Another process has taken over the lease, and this process must stop."""
 
 
 class Planner(ABC):

@@ -33,7 +33,7 @@ METADATA_COLUMNS = (
     "__producerName",
     "__sequenceId",
 )
-"""Default metadata columns of a table. They include those that identify a message."""
+"""Default metadata columns of a table. They include the columns that identify a message."""
 ALL_OF_THE_SCHEMA = "*"
 MAX_IDLE_SOURCES = 8
 """Limit per process. The source that is idle for longest is closed."""

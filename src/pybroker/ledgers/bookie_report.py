@@ -37,7 +37,7 @@ class BookieReport(NamedTuple):
     failure: str = ""
     """The reason of the last failure."""
     failure_count: int = 0
-    """Lost connections, time-outs and refusals since the broker started."""
+    """Lost connections, timeouts and refusals since the broker started."""
 
 
 class BookiesReport(NamedTuple):

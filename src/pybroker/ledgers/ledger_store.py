@@ -10,7 +10,7 @@ on the event loop, in the order of the appends of a ledger. An append ends in on
 
     stored      the entries are as durable as the configuration promises
     refused     the entries are not stored (`StorageFull` and other errors)
-    fenced      the entries are not stored: the ledger takes no more appends (`LedgerFenced`)
+    fenced      the entries are not stored: the ledger accepts no more appends (`LedgerFenced`)
     unknown     the entries may be stored or not (`AppendUnknown`); `seal` decides
 
 Concurrency: every method is called on the event loop. Failure: after an append that was not stored, all later appends
@@ -103,7 +103,9 @@ class AppendRun:
         self.context = context
 
     def divided(self, entry_count: int, contexts: tuple[object, object]) -> tuple[AppendRun, AppendRun]:
-        """Return a run with the first `entry_count` entries and a run with the others, with a context each."""
+        """Divide the run: return a run with the first `entry_count` entries and a run with the rest, each with its
+        context.
+        """
         counts, parts = self.message_counts, (self.payloads[:entry_count], self.payloads[entry_count:])
         first, second = (sum(map(len, part)) for part in parts)
         return (
@@ -242,7 +244,7 @@ class LedgerFiles(ABC):
     @abstractmethod
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
         """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file;
-        None if the first one is not in a file. The location does not change until the ledger is deleted. Raises
+        None if the first entry is not in a file. The location does not change until the ledger is deleted. Raises
         NoSuchLedger, StoreError.
         """
 

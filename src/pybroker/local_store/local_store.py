@@ -281,7 +281,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
                 if ledger.state is LedgerState.OPEN:
                     ledger.set_state(LedgerState.FENCED)
-            # Queued behind the runs of the same ledgers, so that completions keep the order of appends.
+            # Queued after the runs of the same ledgers, so that completions keep the order of appends.
             self._journal.put(JournalMark(lambda _: self._complete_runs(held, StorageFull(refusal))))
         self._release_held()
         self._checkpointer.request()

@@ -95,7 +95,7 @@ class MissingFiles:
         return missing
 
     def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for missing ledgers that the journal cannot contain: those of an earlier run, and those
+        """Raise MissingData for missing ledgers that the journal cannot contain: ledgers of an earlier run, and ledgers
         below the id of an existing row.
 
         `is_table_last`: there is no proof that `checkpoint.db` has lost transactions, so its last clean stop is the

@@ -1,4 +1,4 @@
-"""Opening of a data directory: replay the journal behind the last checkpoint, and start with new journal files.
+"""Opening of a data directory: replay the journal after the last checkpoint, and start with new journal files.
 
 Invariants: the start can be interrupted at any moment and repeated. It makes all replayed data durable (segment files
 and table) before the replayed journal files are reused. On unexplained damage it changes nothing beyond replaying the
@@ -101,7 +101,8 @@ def open_store(
             logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        # The mark of a clean stop is not used: a table that lost its last commits may contain that of an earlier stop.
+        # The mark of a clean stop is not used: a table that lost its last commits may contain the mark of an earlier
+        # stop.
         covered_sequence = facts.sequence
         end = _journal_end(disk, directories, names, facts, known.mark)
         if not what_is_there and facts.commit == 0 and end is not None:

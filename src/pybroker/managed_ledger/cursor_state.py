@@ -6,8 +6,8 @@ when the gap in front of it closes: ten million alternating holes take a few meg
 take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as
 deleted.
 
-Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
-behind it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
+Invariants: the entry after the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
+after it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
 is exact without a scan.
 
 The caller stores the state: it takes the changes since the last call as a delta, or the whole state as a snapshot
@@ -37,7 +37,7 @@ AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPart:
-    """The acknowledgements of one ledger behind the mark-delete position: whole entries, and parts of batches, which
+    """The acknowledgements of one ledger after the mark-delete position: whole entries, and parts of batches, which
     have `remaining_messages` unacknowledged messages together.
     """
 
@@ -58,7 +58,7 @@ class CursorState:
         self._hole_count = 0
         self._ack_sets: AckSets = {}
         # The changes since the last delta. After a reset, the next delta contains the whole state and no changes are
-        # listed, so a cursor whose deltas are never taken builds no list.
+        # listed, so no list grows for a cursor whose deltas are never taken.
         self._is_changed = False
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
@@ -121,7 +121,7 @@ class CursorState:
     def mark_delete_to(self, position: Position) -> int:
         """Delete all entries up to and including `position`. Return the number of newly deleted entries.
 
-        A position behind the last entry is ignored, so that a wrong position does not delete the whole backlog.
+        A position after the last entry is ignored, so that a wrong position does not delete the whole backlog.
         """
         if position > self._ledgers.last_position:
             return 0
@@ -151,7 +151,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def reset(self, mark_delete_position: Position) -> None:
-        """Move the mark-delete position. Everything behind it is unacknowledged again."""
+        """Move the mark-delete position. Everything after it is unacknowledged again."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
@@ -255,7 +255,7 @@ class CursorState:
         return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
-        """Return the `count`-th undeleted entry behind the mark-delete position, or the last entry."""
+        """Return the `count`-th undeleted entry after the mark-delete position, or the last entry."""
         left = count
         for row in self._ledgers.rows():
             if row.ledger_id < self.mark_ledger_id:
@@ -269,7 +269,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """Return a copy of the acknowledgements behind the mark-delete position."""
+        """Return a copy of the acknowledgements after the mark-delete position."""
         parts = []
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             sets = self._ack_sets.get(ledger_id, {})
@@ -382,8 +382,8 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """Return the stored state, or that of a new cursor at `created_at`. Entries that do not exist are dropped.
-        Raises StoreError.
+        """Return the stored state, or without one the state of a new cursor at `created_at`. Entries that do not exist
+        are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -509,7 +509,8 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """Apply a record. `_settle` must follow the last one, and removes entries before the mark-delete position."""
+        """Apply a record. `_settle` must follow the last record, and removes entries before the mark-delete position.
+        """
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)

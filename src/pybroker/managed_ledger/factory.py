@@ -112,7 +112,7 @@ class ManagedLedgerFactory:
         return managed
 
     async def _discard_new(self, managed: ManagedLedger) -> None:
-        """Delete the new empty ledger of a take-over that certainly failed, unless the stored list names it."""
+        """Delete the new empty ledger of a take-over that certainly failed, unless the stored list contains it."""
         try:
             info = (await self.records.load(managed.name)).info
             if info is None or managed.current_ledger_id not in named_ledger_ids(info):
@@ -255,7 +255,7 @@ class ManagedLedgerFactory:
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """Create a durable cursor with the entry behind `mark_delete` as its next one. Durable on return.
+        """Create a durable cursor. Its next entry is the one after `mark_delete`. Durable on return.
 
         No cursor of that name may exist, except a durable one that is being deleted.
         """

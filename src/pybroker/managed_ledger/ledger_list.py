@@ -5,9 +5,8 @@ Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, 
 the counts. While the next ledger is already listed, pending appends may still be stored in the previous one. Trimming
 leaves gaps between ledger ids.
 
-The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it, so it
-stays correct if the next entry is stored in either of the two. Positions in deleted ledgers precede the next existing
-ledger.
+The position after the last entry is expressed in the ledger of the last entry, not in a later empty ledger. So it stays
+correct wherever the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
 
 Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries
 before ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry
@@ -204,7 +203,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Return (ledger id, entry count) of those of the ledgers that are in the list."""
+        """Return (ledger id, entry count) of the given ledgers that are in the list."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -264,7 +263,7 @@ class LedgerList:
     # --- distances ---------------------------------------------------------------------------------------------------
 
     def entries_between(self, after: Position, to: Position) -> int:
-        """Count the entries behind `after` up to and including `to`."""
+        """Count the entries after `after`, up to and including `to`."""
         return max(0, self._rank(to) - self._rank(after))
 
     def entries_after(self, position: Position) -> int:

@@ -5,9 +5,9 @@ acknowledgements costs a few records. An acknowledgement with a receipt is answe
 durable; other changes are written by the factory's flush timer.
 
 Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their
-record follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
+record follows all records in flight. The record of a reset contains the whole state, so no older record overrides it.
 
-Invariants: only `reset` moves the mark-delete position back; the read position is behind the mark-delete position.
+Invariants: only `reset` moves the mark-delete position back; the read position is after the mark-delete position.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """Write the changes, unless a delta is in flight; then they are in the next one."""
+        """Write the changes. If a delta is in flight, they are written with the next delta."""
         self._is_flush_due = False
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return

@@ -2,8 +2,8 @@
 
 Operation: readers see entries after `append_completed`, when they are durable, in the order of their positions. The
 next ledger is created in the background before the current one is full. The change to it has three steps: the current
-ledger is sealed, the list of ledgers is stored with the sealed ledger and the next one, and appends continue in the
-next one. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
+ledger is sealed, the list of ledgers is stored with the sealed and the next ledger, and appends continue in the next
+ledger. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
 wait during the change (`PendingAppends`).
 
 `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the cursors,
@@ -150,7 +150,7 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; the position before the first one if there is none."""
+        """The last entry that readers may see; the position before the first entry if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -362,7 +362,7 @@ class ManagedLedger(AppendListener):
                 self.change_error = str(error)
                 if self._has_timed_out() or self._store.refusal() is not None:
                     self._refused(self.pending_appends.take_all(), error)
-            except Exception:  # a bug: the appends must not wait for ever
+            except Exception:  # a bug: the appends must not wait forever
                 self.is_write_failed = True
                 self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
                 raise
@@ -372,7 +372,8 @@ class ManagedLedger(AppendListener):
     def _ledger_is_gone(self, error: NoSuchLedger) -> None:
         """Close the topic because the ledger was deleted.
 
-        Only another owner deletes a ledger that this one writes to. All appends with an unknown outcome are answered.
+        Only another owner deletes a ledger to which this owner writes. All appends with an unknown outcome are
+        answered.
         """
         logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
@@ -399,7 +400,7 @@ class ManagedLedger(AppendListener):
         self._send_waiting()
 
     async def _ledger_to_name(self) -> int:
-        """Return the next ledger, or create another one if the prepared one may not be listed any more.
+        """Return the prepared next ledger, or create another if it may not be listed any more.
 
         Raises StoreError.
         """
@@ -537,7 +538,7 @@ class ManagedLedger(AppendListener):
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends permanently; those in flight complete. Return the last position. Durable on return.
+        """Refuse appends permanently; appends in flight complete. Return the last position. Durable on return.
 
         Raises StoreError, and then appends continue.
         """

@@ -34,7 +34,7 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return those of these ascending entry ids that are aborted messages or transaction markers; usually none."""
+        """Return the given ascending entry ids that belong to aborted messages or transaction markers; usually none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()
@@ -79,7 +79,7 @@ def _start_of_run(bitmap: BitMap, entry_id: int) -> int:
     while high - step >= 0 and bitmap.contains_range(high - step, entry_id + 1):
         high -= step
         step *= 2
-    low = max(-1, high - step)  # the run begins behind `low`, at `high` or before
+    low = max(-1, high - step)  # the run begins after `low`, at `high` or earlier
     while high - low > 1:
         middle = (low + high) // 2
         if bitmap.contains_range(middle, entry_id + 1):

@@ -46,8 +46,8 @@ class Leftovers:
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return those of `stored_ids` that no metadata lists. `stored_ids` are all ledgers of earlier runs, which the
-    caller has to list before it opens any managed ledger.
+    """Return the ledgers in `stored_ids` that no metadata lists. `stored_ids` are all ledgers of earlier runs, which
+    the caller has to list before it opens any managed ledger.
 
     Returns nothing if a metadata value cannot be read, because that value may list any of them. An unreadable value,
     and a ledger that cannot be examined, are logged.
@@ -69,7 +69,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
         except StoreError as error:
             logs.error(
                 "orphaned_ledgers.failed", ledger_id=ledger_id, error=str(error)
-            )  # the others do not depend on it
+            )  # the other ledgers do not depend on it
             continue
         if count:
             found.entries[ledger_id] = count

@@ -194,7 +194,7 @@ class PendingTransactionAcks:
         return None if self.cumulative is None else self.open[self.cumulative].up_to
 
     def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return those of the ascending `entry_ids` that have a pending ack of the whole entry."""
+        """Return the entries in the ascending `entry_ids` that have a pending ack of the whole entry."""
         up_to, bitmap = self.up_to, self._entries.get(ledger_id)
         if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
             return BitMap()
@@ -312,7 +312,7 @@ class PendingTransactionAcks:
         return None
 
     def _conflict_up_to(self, txn: TxnId, up_to: Position, parts: Parts) -> Position | None:
-        """Like `conflict`, for a cumulative ack.
+        """Return the result of `conflict` for a cumulative ack.
 
         `parts` has the batch at which the ack ends, if it ends inside a batch.
         """

@@ -72,7 +72,7 @@ class PublishTimes:
                     return index, found[1]
             return None
 
-        # The entry is in the last ledger that begins too early, or is the first one behind that ledger.
+        # The entry is in the last ledger that begins too early, or is the first one after that ledger.
         ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
         count = ledgers.entry_count_of(ledger_id)
         try:

@@ -29,7 +29,7 @@ class LedgerLimits:
     inactive_rollover_ms: int = 0
     """A ledger without an append for this time is closed; 0: no limit."""
     add_entry_timeout_ms: int = 0
-    """Appends that wait this long for the next ledger are answered with an error; 0: no limit."""
+    """Appends that wait this long for the next ledger fail with an error; 0: no limit."""
 
 
 class RolloverStep(Enum):
@@ -71,8 +71,8 @@ class PendingAppends:
     """Appends that wait while one managed ledger changes to its next ledger.
 
     An append waits for one of two reasons: the current ledger is being closed, or it is unknown whether the store has
-    stored the append. Sealing the ledger decides the second case: entries that the sealed ledger contains are stored; the
-    others are appended to the next ledger, in their order and before later appends.
+    stored the append. Sealing the ledger decides the second case: entries that the sealed ledger contains are stored;
+    the other ones are appended to the next ledger, in their order and before later appends.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The limit of a cursor's stored state: which entries are delivered while the state is too large to be stored.
 
-Operation: a store that cannot store a state refuses it. From then on, no entry behind the last acknowledged one is
-delivered: its acknowledgement would enlarge the state. Entries before it are delivered, also again to new consumers, because
-their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
+Operation: a store that cannot store a state refuses it. From then on, no entry after the last acknowledged one is
+delivered, because its acknowledgement would enlarge the state. Earlier entries are delivered, also to new consumers,
+because their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
 
 Limitations: the state can still grow by acknowledgements of messages that were delivered before. No acknowledgement is
 dropped.

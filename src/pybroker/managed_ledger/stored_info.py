@@ -132,7 +132,7 @@ class StoredInfo:
     # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Set properties, and remove those that are None. Durable on return. Raises StoreError, and then nothing
+        """Set properties, and remove properties that are None. Durable on return. Raises StoreError, and then nothing
         changed.
         """
         before = {key: self.properties.get(key) for key in changes}

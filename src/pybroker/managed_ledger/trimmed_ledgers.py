@@ -1,13 +1,12 @@
-"""The trimmed entries of a managed ledger, for readers that store a position and ask whether entries behind it are
-missing.
+"""The trimmed entries of a managed ledger, for readers that store a position and ask whether later entries are missing.
 
 All topics share the ledger ids, so the list of existing ledgers does not show whether a ledger between them was
 trimmed. Therefore the last trimmed ledgers are recorded with their entry counts; of older ones, only the highest ledger
 id.
 
-Invariants: trimmed entries behind a position are always reported, and none are reported where there were none. Empty
-ledgers are not recorded. A position in a ledger at or before `until` has certainly lost entries: too many ledgers were
-trimmed after it, or it belongs to an earlier topic of the same name.
+Invariants: trimmed entries after a position are always reported, and no others. Empty ledgers are not recorded. A
+position in a ledger at or before `until` has certainly lost entries: too many ledgers were trimmed after it, or it
+belongs to an earlier topic of the same name.
 """
 
 from __future__ import annotations

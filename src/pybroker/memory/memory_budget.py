@@ -79,7 +79,7 @@ class MemoryBudget(Generic[T]):
                 self._make_room(part, size_bytes, gave_way)
             if size_bytes <= part.room(with_shared=not is_shared_claimed):
                 granted.append(part.admit_head())
-                # The part's next waiter may be older than those checked before.
+                # The part's next waiter may be older than the waiters checked before.
                 stuck.clear()
                 is_shared_claimed = False
                 continue
@@ -111,8 +111,8 @@ class MemoryBudget(Generic[T]):
 class Part(Generic[T]):
     """The part of a budget for one purpose, such as reads.
 
-    Invariant: `used_bytes` is the memory taken or counted and not given back. It includes `ahead_bytes`, which can be
-    dropped.
+    Invariant: `used_bytes` is the memory that was taken or counted and not given back. It includes `ahead_bytes`, which
+    can be dropped.
     """
 
     def __init__(self, budget: MemoryBudget[T], name: str, floor_bytes: int, bound_bytes: int) -> None:

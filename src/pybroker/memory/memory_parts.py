@@ -1,6 +1,6 @@
 """Division of the broker's memory: the fixed share of the process, and the parts that grow with client activity.
 
-Pure. `docs/contributing/benchmarks.md` has the measurements behind these numbers.
+Pure. `docs/contributing/benchmarks.md` has the measurements from which these numbers were chosen.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ which are not cached.
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
 that the store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
 
-A namespace has two documents. The policies hold for all clusters. The local policies hold for this one: bundles, the
-migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies replace those of the policies as
-soon as there are local policies, and local policies without bundles mean a single bundle. The cache contains the result.
+A namespace has two documents. The policies hold for all clusters. The local policies hold for this cluster: bundles,
+the migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies are in force as soon
+as local policies exist, otherwise the ones of the policies. Local policies without bundles mean a single bundle. The
+cache contains the result.
 
 Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them.
 Policies of single topics are read from the store; a loaded topic keeps its policies, and the listener reports changes.
@@ -337,9 +338,9 @@ class Resources:
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
 
-        Bundles and migration flag are those of the policies alone: `update_bundles` and `update_local_policies` change them.
-        Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated
-        concurrent changes, and the refusals of `change`.
+        `change` gets the bundles and the migration flag of the policies document: `update_bundles` and
+        `update_local_policies` change them. Returns when all listeners have processed the change. Refused: 404 without
+        the namespace, 409 after repeated concurrent changes, and the refusals of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -422,7 +423,7 @@ class Resources:
     async def forget_topic(self, topic: TopicName) -> None:
         """Delete the policies of a topic that is being deleted: a later topic of that name must not inherit them.
 
-        The policies of a partition are those of its partitioned topic, and stay. Refused: 409.
+        A partition has the policies of its partitioned topic, which stay. Refused: 409.
         """
         if topic.partition_index < 0:
             await self.delete_topic_policies(topic)

@@ -71,13 +71,15 @@ def require_layout(found: int) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> Totals:
-    """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
+    """Create the tables, convert tables of an earlier layout, or check existing ones. Return the totals. Raises
+    StoreError for damage.
+    """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     require_layout(found)
     if found == LAYOUT_VERSION:
         return check(connection)
     with transaction(connection):
-        # The conversion is not counted as a commit: their number is compared with that of the answered ones.
+        # The conversion is not counted as a commit, because the count is compared with the number of answered commits.
         totals = check(connection) if found >= SAME_TABLES_SINCE else _create_or_convert(connection, found)
         unreadable = _convert_documents(connection, totals) if found else []
         save_totals(connection, totals)

@@ -94,7 +94,7 @@ class LedgerCounters:
     def __init__(self) -> None:
         self.entries_read = 0
         self.bytes_read = 0
-        # those of these that were not in memory
+        # the part of these entries that was not in memory
         self.store_entries_read = 0
         self.store_bytes_read = 0
         self.read_errors = 0

@@ -21,7 +21,9 @@ knows no address of them.
 
 
 class Code(Enum):
-    """All codes in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
+    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later ones do not
+    matter.
+    """
 
     meaning: str
     """One sentence with the meaning of the code in every context: why messages wait, or why nothing has to wait."""
@@ -684,7 +686,7 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: the first to fix first, those that delay nothing last. Stable."""
+    """Sort findings: the ones to fix first at the beginning, findings that delay nothing at the end. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 

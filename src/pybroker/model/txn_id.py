@@ -37,8 +37,8 @@ class TxnAction(enum.IntEnum):
 
 
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
-    """Return those of the `known` transactions that end because the coordinator's low-water mark rises from `before` to
-    `mark`. The cost is linear in the step or in `known`, whichever is smaller.
+    """Return the `known` transactions that end because the coordinator's low-water mark rises from `before` to `mark`.
+    The cost is linear in the step or in `known`, whichever is smaller.
     """
     if 4 * (mark - before) < len(known):
         return [txn for least in range(before + 1, mark + 1) if (txn := TxnId(coordinator, least)) in known]

@@ -65,8 +65,8 @@ def typed_reading(
 ) -> TypedReading:
     """Create a validated reading. Raises WrongColumns, and UnreadableSchema for a schema without columns.
 
-    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly those, chosen from the
-    payload columns and all metadata columns.
+    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly `columns`, which
+    may be payload columns and any metadata columns.
     """
     payload = fields_of(schema_info, value_mode)
     if columns is None:

@@ -40,7 +40,7 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def topic_path(self, topic: TopicName) -> str:
-        """Return the path of the topic's schemas, which are also those of its partitions."""
+        """Return the path of the topic's schemas, which its partitions share."""
 
     def namespace_path(self, namespace: NamespaceName) -> str:
         """Return the parent path of the schemas of all topics in a namespace."""

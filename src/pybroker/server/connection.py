@@ -546,7 +546,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             return False
         timeout_ms = self.context.liveness_timeout_ms
         if timeout_ms <= 0 or self._pauses.reasons & read_pauses.WAITS:
-            return True  # a PONG would wait behind paused input
+            return True  # a PONG would wait until reading resumes
         self.send(replies.PING)
         try:
             async with asyncio.timeout(timeout_ms / 1000):

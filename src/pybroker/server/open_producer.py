@@ -1,4 +1,4 @@
-"""A connection's producers, and the ids of those that the broker closed recently."""
+"""A connection's producers, and the ids of producers that the broker closed recently."""
 
 from __future__ import annotations
 

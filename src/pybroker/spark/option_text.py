@@ -1,8 +1,8 @@
 """Parsing of Spark options, which have lower-case keys and text values.
 
-The option names are those of the Scala connector, which passes options such as `pulsar.client.*` on to the Java client.
-Here some of them are used, the other options of the Java client are accepted without effect, and all unknown options
-are errors: an ignored limit or credential would be worse than a query that does not start.
+The option names are the same as in the Scala connector, which passes options such as `pulsar.client.*` on to the Java
+client. Here some of them are used, the other options of the Java client are accepted without effect, and all unknown
+options are errors: an ignored limit or credential would be worse than a query that does not start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_OTHER_SOURCES = {
     "subscribepattern": "topicsPattern",
     "subscriptionname": "predefinedSubscription",
 }
-"""Options of other data sources, in lower case, with the equivalent option of this one."""
+"""Options of other data sources, in lower case, with the equivalent option of `pulsar`."""
 NO_TABLES = (
     "CREATE TABLE ... USING is not possible: Spark does not pass the options of a table in its catalog to data sources in Python. "
     "Use CREATE TEMPORARY VIEW name USING pulsar OPTIONS (`service.url` '...', topic '...'), or spark.read"

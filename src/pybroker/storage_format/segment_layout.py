@@ -1,4 +1,4 @@
-"""Byte layout of segment files: the entries of one ledger, and in a sealed ledger an index behind them.
+"""Byte layout of segment files: the entries of one ledger, and in a sealed ledger an index after them.
 
 segment file
 | header | block | block | ... | index | trailer |          index and trailer: sealed ledgers only

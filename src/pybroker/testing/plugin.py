@@ -103,7 +103,7 @@ def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
 
 @pytest.fixture
 def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
-    """As `wait_for_backlog`, but a coroutine function."""
+    """The same as `wait_for_backlog`, as a coroutine function."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog_async, pulsar_broker)
@@ -119,7 +119,7 @@ def received() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def received_async() -> Callable[..., Any]:
-    """As `received`, for a consumer of the asyncio client."""
+    """The same as `received`, for a consumer of the asyncio client."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received_async

@@ -1,6 +1,6 @@
 """Waits for an expected state. On timeout the error shows the actual state.
 
-It imports no client: any object with a `receive` like that of the official clients works.
+It imports no client: any object with a `receive` like the official clients' consumers works.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def wait_for_backlog(
 async def wait_for_backlog_async(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """As `wait_for_backlog`, on the test's event loop."""
+    """Wait like `wait_for_backlog`, on the test's event loop."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := await asyncio.to_thread(broker.backlog, topic, subscription)) != count:
         if time.monotonic() >= ends_s:

@@ -417,8 +417,8 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Return the entry counts of ledgers without a topic: those that a start refuses, or all if the metadata is
-        rewritten.
+        """Return the entry counts of ledgers without a topic: the ones because of which a start fails, or all if the
+        metadata is rewritten.
         """
         plan, state = self._plan, self._state
         if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:

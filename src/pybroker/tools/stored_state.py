@@ -1,6 +1,6 @@
 """The combined state of checkpoint table and journal, read without changes, with all damage found.
 
-The rules are those of a broker start: batches apply in order from the table's sequence number on. Where a start
+The rules are the same as at a broker start: batches apply in order from the table's sequence number on. Where a start
 refuses, this module records the damage and continues as far as possible.
 """
 

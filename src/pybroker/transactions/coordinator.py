@@ -53,7 +53,8 @@ FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also those removed at once from a full log.
+"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also the maximum number that is
+removed at once from a full log.
 """
 
 
@@ -365,7 +366,7 @@ class Coordinator:
     async def end(self, transaction: Transaction, action: TxnAction) -> None:
         """Commit or abort. All participants have confirmed durably on return.
 
-        A second call during the first one waits for the same end. Raises InvalidTxnStatus and StoreError.
+        A second call during the first call waits for the same end. Raises InvalidTxnStatus and StoreError.
         """
         ended = self._begin_end(transaction, action)
         await asyncio.shield(ended)
@@ -469,7 +470,7 @@ class Coordinator:
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
     async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
-        """Open a transaction for a batch of a sink; None if that batch, or a later one, was committed.
+        """Open a transaction for a batch of a sink; None if that batch, or a later batch, was committed.
 
         Transactions that earlier runs of the writer left open, up to that batch, are aborted. Raises the errors of
         `new` and of `Marks.is_repeat`.
@@ -549,8 +550,9 @@ class Coordinator:
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort the open transactions of the sink up to and including the batch. Skip those that the caller may not end. Return
-        the number of aborted transactions."""
+        """Abort the open transactions of the sink up to and including the batch. Skip transactions that the caller may
+        not end. Return the number of aborted transactions.
+        """
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
         for each in left:
@@ -583,7 +585,7 @@ class Coordinator:
         for ended in [self._begin_end(each, each.action) for each in transactions if each.action is not None]:
             await asyncio.shield(ended)
 
-    # --- time-outs -----------------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------------
 
     def _time_out_at(self, transaction: Transaction, due_ms: float) -> None:
         if transaction.timeout_ms >= LONGEST_MS:

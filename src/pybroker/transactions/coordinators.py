@@ -218,7 +218,7 @@ class Coordinators:
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Start those coordinators of this broker that have a log, in the background. Raises StoreError."""
+        """Start the coordinators of this broker that have a log, in the background. Raises StoreError."""
         for coordinator_id in await self.with_log():
             if self.runs(coordinator_id):
                 self._begin(coordinator_id)

@@ -48,7 +48,7 @@ class JavaBrokers:
 
 
 def _is_java(registration: bytes) -> bool:
-    """Return whether it is the registration of a Java broker: those of this implementation name it."""
+    """Return whether this is the registration of a Java broker: registrations of pybroker contain its name."""
     try:
         document = json.loads(registration)
     except ValueError:

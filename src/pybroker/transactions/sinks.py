@@ -165,7 +165,7 @@ class Marks:
 class OpenOfSinks:
     """The open transactions of each sink, grouped by writer and run.
 
-    A run with thousands of transactions can find those of other runs without examining its own.
+    A run with thousands of transactions can find the transactions of other runs without examining its own.
     """
 
     def __init__(self) -> None:

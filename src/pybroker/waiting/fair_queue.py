@@ -1,7 +1,7 @@
 """A queue that serves addresses round robin, and the names of an address round robin, so that many requests of one name
 delay no other name.
 
-Pure. The address may be that of a client, or the holder of a share (`fair_shares.py`).
+Pure. The address may be a client's address, or the holder of a share (`fair_shares.py`).
 """
 
 from __future__ import annotations

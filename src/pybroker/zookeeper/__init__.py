@@ -25,10 +25,10 @@ API::
     client.holds_session()                    # by this process's clock; check it before an act that needs ownership
     await client.close()                      # ends the session: its ephemeral nodes disappear at once
 
-Sessions: `SessionEvent.SUSPENDED` (no connection), `RECONNECTED` (the same session again), `LOST` (the session is over, by
-the server's word or by the client's own clock), `RENEWED` (another session; ephemeral nodes of the former one are gone or
-will be). After RECONNECTED and RENEWED all watches are set again, but changes since SUSPENDED were not reported: read
-again what the watches cover.
+Sessions: `SessionEvent.SUSPENDED` (no connection), `RECONNECTED` (the same session again), `LOST` (the session is over,
+as the server reports or by the client's own clock), `RENEWED` (a new session exists; the ephemeral nodes of the former
+session are or will be deleted). After RECONNECTED and RENEWED all watches are set again, but changes since SUSPENDED
+were not reported: read the watched nodes again.
 
 Errors: `ZooKeeperError` and its subclasses, one for each code of the server. `ConnectionLoss`: the request was sent and
 its answer is lost, so a change may or may not have happened. `NotSent`, a `ZooKeeperError` too: it certainly did not happen.

@@ -366,7 +366,7 @@ class ZooKeeperClient:
         await self._submit(Operation.DELETE, body, path, wire.read_nothing)
 
     async def multi(self, changes: Sequence[ChangeOp]) -> list[ChangeResult]:
-        """Perform all changes or none. Raises the error of the first one that fails, with its index."""
+        """Perform all changes or none. Raises the error of the first failing change, with its index."""
         body = wire.multi_body([change._replace(path=self._full(change.path)) for change in changes], self._acl)
         try:
             results = await self._submit(Operation.MULTI, body, "", wire.read_multi)
@@ -397,8 +397,8 @@ class ZooKeeperClient:
     def watch(self, path: str, listener: EventListener, *, is_recursive: bool) -> Watch:
         """Report changes from now on, also in later sessions. The node need not exist. `listener` must not fail.
 
-        Requests that are made after this call are answered by a server that has the watch. Refused, the watch stays
-        without events, and its future `added` has the error.
+        A server that answers a request made after this call has the watch. If the server refuses the watch, no events
+        come, and the future `added` raises the error.
         """
         assert all(each.is_recursive == is_recursive for each in self._watches if each.path == path)
         added: asyncio.Future[None] = self._loop.create_future()
@@ -423,7 +423,8 @@ class ZooKeeperClient:
         error = answer.exception()
         if error is None:
             watch.added.set_result(None)
-        elif not isinstance(error, ConnectionLoss | NotSent):  # after those it is set again with the others
+        # after these requests, it is set again together with the other watches
+        elif not isinstance(error, ConnectionLoss | NotSent):
             watch.added.set_exception(error)
 
     def _remove_watch(self, watch: Watch) -> None:

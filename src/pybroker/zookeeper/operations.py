@@ -1,7 +1,7 @@
 """Encoding of ZooKeeper's requests and decoding of its responses, as pure functions for each operation.
 
-Paths are those of the server, so they include the chroot. Layout of a request: length i32, xid i32, operation i32, body.
-Layout of an answer: length i32, xid i32, zxid i64, error i32, body, which is absent after an error.
+Paths are as the server sees them, so they include the chroot. Layout of a request: length i32, xid i32, operation i32,
+body. Layout of an answer: length i32, xid i32, zxid i64, error i32, body, which is absent after an error.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Operation: a run reads the metadata of all ledgers, and then all documents that 
 orphaned ledger, reads the documents again, and deletes the ledgers that are still in no document. Two rules protect an
 owner that stores its new ledger late in a document:
 
-* It does not use a ledger that it names later than it promised in the ledger's properties. `OrphanRule` waits much longer.
-* If the clocks of both brokers differ by more than that: appends to a ledger that is to be deleted are refused as fenced before
-  it is deleted, unless its name was stored before the second reading, which keeps it.
+* It does not use a ledger that it stores later than it promised in the ledger's properties. `OrphanRule` waits much
+  longer.
+* If the clocks of both brokers differ by more than that, the ledger is fenced before its deletion, so that its owner's
+  appends are refused. If a document lists the ledger at the second reading, it is kept.
 
 Memory: 9 bytes for each old ledger, and a run examines at most `MAX_CANDIDATES` of them together. Rate: `READS_PER_S` ledgers
 are examined, and `DELETIONS_PER_S` deleted in a second.

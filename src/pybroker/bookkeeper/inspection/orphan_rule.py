@@ -3,9 +3,10 @@
 A ledger is orphaned if all of this holds:
 
 * it has the properties that the owner's brokers write, and the name of a managed ledger;
-* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator names it. The rest of
-  this time is for differences between the clocks of brokers;
-* no document names it. The documents must be read after the ledger was listed, because a name may be written in between.
+* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator stores it in a
+  document. The additional time allows for differences between the clocks of brokers;
+* no document lists it. The documents must be read after the ledgers were listed, because a document may be written in
+  between.
 
 The last entry, the size and the state of a ledger do not matter.
 """

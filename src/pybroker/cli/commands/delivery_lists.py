@@ -263,7 +263,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
 
 
 class _Pages:
-    """Iterates over the items of all pages. `total` is that of the first page."""
+    """Iterates over the items of all pages. `total`: the total in the first page."""
 
     def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
         self.total: int | None = None

@@ -154,7 +154,7 @@ class Producer(ConnectionUser, ClientPart):
         """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the
         producer.
 
-        `txn`: the topic is already registered in that transaction, and the entry's metadata names it.
+        `txn`: the topic is already registered in that transaction, and the entry's metadata contains its id.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(

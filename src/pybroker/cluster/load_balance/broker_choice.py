@@ -7,8 +7,8 @@ random between equal ones; overloaded brokers only if all are.
 
 A decision that no report shows yet counts as load of its broker, so that many bundles that are chosen at the same time
 do not all go to one broker. A decision is *open*, and repeated for each lookup, until the bundle is *acquired*. After
-that it counts as load until the broker's report lists the bundle. A decision ends early when its broker is gone, or
-after DECISION_MS.
+that it counts as load until the broker's report lists the bundle. A decision ends early when its broker leaves the
+cluster, or after DECISION_MS.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class BundleAssignment:
         for bundle, decision in list(self._decisions.items()):
             candidate = self._candidates.get(decision.broker_id)
             if candidate is None or (decision.is_acquired and bundle in candidate.report.bundles):
-                self._end(bundle)  # the broker is gone, or its report shows the load
+                self._end(bundle)  # the broker has left, or its report shows the load
         for broker_id in self._views.keys() - self._candidates.keys():
             del self._views[broker_id]
         for broker_id, candidate in self._candidates.items():

@@ -55,7 +55,7 @@ class BundleAverages:
             self._long.setdefault(bundle, _Average(LONG_SAMPLES)).add(figures)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
-        """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that are gone."""
+        """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that have left."""
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
             for values in (self._seen_ms, self._short, self._long):

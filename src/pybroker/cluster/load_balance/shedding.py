@@ -64,7 +64,9 @@ class LoadShedding:
         settings: SheddingSettings,
         now_ms: float,
     ) -> list[Move]:
-        """Return the moves of one round. `is_movable` excludes bundles such as those of heartbeats."""
+        """Return the moves of one round. `is_movable` returns False for bundles that must not move, such as the bundles
+        of heartbeats.
+        """
         by_id = {each.broker_id: each for each in candidates if each.report.is_measured}
         known = self._usage.keys() & by_id.keys()
         self._update(by_id, settings, now_ms)

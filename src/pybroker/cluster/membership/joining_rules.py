@@ -19,7 +19,9 @@ def configured_class_refusal(name: str) -> str | None:
 
 
 def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
-    """Return why no pybroker can work beside these brokers; None if it can. Brokers before Pulsar 3.0 name no class."""
+    """Return why no pybroker can work beside these brokers; None if it can. Registrations of brokers before Pulsar 3.0
+    contain no class.
+    """
     for broker in brokers:
         name = broker.load_manager_class
         if name and name != MODULAR_LOAD_MANAGER:

@@ -1,7 +1,8 @@
 """Rules of leader election at `/loadbalance/leader`: an ephemeral value, which the first candidate creates.
 
-Java brokers take part in the same election. A Java leader is preferred while one is registered, because then only Java brokers
-know what the bundles of Java brokers cost; `loadBalancerLeaderBesideJavaBrokers` removes this preference.
+Java brokers are candidates in the same election. While a Java broker is registered, a Java leader is preferred, because
+only Java brokers know the load of the bundles of Java brokers. `loadBalancerLeaderBesideJavaBrokers` removes this
+preference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Caches of what the brokers of a cluster share about membership. Watches keep them current.
+"""Caches of the membership documents that the brokers of a cluster share. Watches update the caches.
 
-Nothing that another program writes can make a read fail: what cannot be used is logged once and left out.
+No document of another program makes a read fail: unusable documents are logged once and ignored.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MODULAR_LOAD_MANAGER = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadMan
 IMPLEMENTATION = "pybroker"
 """Value of the property `implementation`, which Java brokers neither write nor read."""
 MAX_REGISTRATION_BYTES = 900_000
-"""ZooKeeper refuses values of 1 MiB. Above this, the bundles with the lowest rates are left out of `lastStats`."""
+"""ZooKeeper refuses values of 1 MiB. Above this, `lastStats` omits the bundles with the lowest rates."""
 INSTANCE = "instance"
 """Property with the id of the data directory, which Java brokers do not write either.
 

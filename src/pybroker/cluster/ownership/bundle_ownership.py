@@ -125,7 +125,7 @@ class BundleOwnership:
         self._locks: KeyedLock[NamespaceBundle] = KeyedLock()
         self._tasks = TaskOwner("ownership")
         self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
-        self._changes = 0  # of any document: what was read before is not cached after
+        self._changes = 0  # of any document: a value that was read before is not cached after it
         self._fencing = 0  # sessions whose topics still have clients
         self._fenced = asyncio.Event()  # set without such a session
         self._fenced.set()

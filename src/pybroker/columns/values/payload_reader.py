@@ -81,8 +81,8 @@ class Programs(Generic[ProgramT]):
         *,
         needs_writer: bool = True,
     ) -> None:
-        """`latest` reads payloads without a version and, unless `needs_writer`, those of unknown versions. `make` may
-        raise ValueError, which fails the version's payloads.
+        """`latest` reads payloads without a version and, unless `needs_writer`, payloads of unknown versions. `make`
+        may raise ValueError, which fails the version's payloads.
         """
         self._latest = latest
         self._needs_writer = needs_writer

@@ -47,8 +47,8 @@ class HashOwners:
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
         """Assign hashes to `consumer`. Return the consumers that lost hashes.
 
-        Raise ConsumerBusy if its mode or out-of-order flag differs from that of the connected consumers,
-        ConsumerAssignError for invalid ranges.
+        Raise ConsumerBusy if its mode or out-of-order flag differs from the connected consumers', ConsumerAssignError
+        for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared

@@ -2,7 +2,7 @@
 message of them.
 
 No other consumer could assemble the message, and the hash would never drain. A hash is kept until its consumer has all
-chunks of the message or returned those that it had. With out-of-order delivery, several consumers may have incomplete
+chunks of the message or has returned its chunks. With out-of-order delivery, several consumers may have incomplete
 messages of a hash.
 """
 

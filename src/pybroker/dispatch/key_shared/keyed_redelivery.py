@@ -194,7 +194,7 @@ class KeyedReplay(Waiting):
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Take the lowest ready entries, ascending, with their hashes; with `before`, only those before it."""
+        """Take the lowest ready entries, ascending, with their hashes; with `before`, only entries before it."""
         ready = self._ready.get(consumer)
         if ready is None:
             return []

@@ -3,8 +3,8 @@ Their entries from a recorded position on must be read again.
 
 An entry beyond the limit of listed entries (`keySharedLookAheadMaxBytesPerSubscription`) is *parked* with all later
 entries of its hash; only the position of the first is recorded. When the hash's owner can take entries again, a *scan*
-rereads entries that the cursor has passed, and takes those of parked hashes. A scan starts where the previous one ran
-out of memory, so that each parked entry is reread about once.
+rereads entries that the cursor has passed, and takes the entries of parked hashes. A scan starts where the previous
+scan ran out of memory, so that each parked entry is reread about once.
 
     listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position

@@ -103,8 +103,8 @@ def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
         elif work.ledger_id in moved:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
         else:
-            # The deletion record, and perhaps more entries, are in the journal behind the mark. A replay starts from
-            # the state at the mark.
+            # The deletion record, and perhaps more entries, are in the journal after the mark. A replay starts from the
+            # state at the mark.
             job.change.extents[work.ledger_id] = _extent_with(work)
 
 

@@ -54,7 +54,7 @@ class Facts:
     is_clean: int = 0  # 1 after a clean stop: the table covers the whole journal
     commit: int = 0  # number of transactions so far
     first_named_ledger_id: int = (
-        0  # ledgers from this id on that no metadata names are empty; the deletion of a lower one may be lost
+        0  # ledgers from this id on that no metadata lists are empty; the deletion of a lower one may be lost
     )
     journal_end: int = 0  # lower batches were durable at this commit; never below `sequence`
     is_journal_made: int = 0  # 1 while this run has a journal file from `first_generation` on; 0 after a clean stop
@@ -67,7 +67,7 @@ _LATER_FACTS = frozenset(
     {"commit", "first_named_ledger_id", "journal_end", "is_journal_made", "first_own_ledger_id", "segment_files"}
 )
 NAMES_NOT_CERTAIN = 1 << 62
-"""As `first_named_ledger_id`: no ledger's name is ever certain."""
+"""Value of `first_named_ledger_id` if the metadata of no ledger is certain."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class DamagedCursor(StoreError):
 
 
 class LostFacts(StoreError):
-    """An existing store has no valid facts. It must not be initialized as a new one."""
+    """An existing store has no valid facts. It must not be initialized as a new store."""
 
 
 class CheckpointTable:
@@ -105,7 +105,7 @@ class CheckpointTable:
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
         """Open the file. It may be created, or lack facts, only if the store's directory contains no other files.
 
-        `what_is_there` describes those other files; empty if there are none. Raises StoreError.
+        `what_is_there`: a description of these files; empty if there are none. Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
 """Rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
 Operation: `take` adds items to the open batch; `close_batch` returns the first step. A driver performs the step and
-answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; `Ended` is the last
-one.
+reports the result with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; the last
+step is `Ended`.
 
 Invariants: one batch is in progress at a time, in the order of the items. Sequence numbers of batches on disk have no
 gaps. After a refused run, no later run of its ledger is written, nor any run that the same listener appends to another
@@ -153,7 +153,7 @@ class JournalBatcher:
         return self._open_bytes < self._max_batch_bytes
 
     def _is_fenced(self, run: AppendRun) -> bool:
-        """Return whether the run must be refused because an earlier one was refused."""
+        """Return whether the run must be refused because an earlier run was refused."""
         if run.listener in self._fenced_listeners:
             self._fenced.add(run.ledger_id)  # later runs would leave a gap
             return True

@@ -97,7 +97,8 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Take over files of earlier runs whose batches are all covered. Some become spares, the others are deleted."""
+        """Take over files of earlier runs whose batches are all covered. Some become spare files, the rest is deleted.
+        """
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):
@@ -111,7 +112,7 @@ class JournalFiles:
         return self._current
 
     def start(self) -> None:
-        """Create the first file of this run, and begin to create the next one."""
+        """Create the first file of this run, and begin to create the second."""
         self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
         self.next_file()
 

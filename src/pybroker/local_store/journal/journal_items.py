@@ -32,8 +32,8 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A position in the journal: the listeners were notified of refused appends. Items that they append after this
-    position are no longer refused because of those refusals.
+    """A position in the journal: the listeners were notified of refused appends. These refusals do not affect items
+    that the listeners append after this position.
     """
 
     __slots__ = ("listeners",)

@@ -64,7 +64,7 @@ class ScannedFile:
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
     """Find the batches of the file's current use. Batches below `covered_sequence` are in their final files already.
 
-    Raises LayoutError if the header is not that of `generation`.
+    Raises LayoutError if the header is of another generation.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
@@ -190,7 +190,7 @@ class ReplayedLedger:
 
 @dataclass(slots=True)
 class Replayed:
-    """Changes in a part of the journal, to be committed before those of the next part."""
+    """Changes in a part of the journal, to be committed before the changes in the next part."""
 
     created_ledgers: list[int] = field(default_factory=list)
     deleted_ledgers: set[int] = field(default_factory=set)  # may include ledgers created in the same part
@@ -201,7 +201,8 @@ class Replayed:
 class Replay:
     """Applies batches in order. The caller takes, stores, and commits the result of each file.
 
-    The replay itself tracks the end of each ledger, so the next file can be applied while the last one is being stored.
+    The replay itself tracks the end of each ledger, so the next file can be applied while the previous file is being
+    stored.
     """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:

@@ -332,7 +332,7 @@ def read_entries(
         raise DamagedSegment(path, place.extent.end_offset, ledger_id, first_id, last_id, reason)
     payloads: list[bytes] = []
     message_counts: list[int] = []
-    # The index point lies up to one spacing and one block before the entry; columns come on top of the payloads.
+    # The index point is up to one spacing and one block before the entry; columns are read in addition to the payloads.
     read_bytes = POINT_SPACING_BYTES + 2 * MAX_BLOCK_BYTES + max_bytes + BLOCK_ENTRY_BYTES * max_entries
     total_bytes = 0
     walk = BlockWalk(file, ledger_id, place, place.index.point_of(first_entry_id), read_bytes)

@@ -1,4 +1,4 @@
-"""The bytes behind the committed extent of a segment file, left by a crash between a write and its commit.
+"""The bytes after the committed extent of a segment file, left by a crash between a write and its commit.
 
 Invariants: a whole entry in the file is truncated only in order to be written again with the same bytes. A file with
 any other entry stays unchanged, because truncation would lose that entry. The search ends at the first incomplete

@@ -1,7 +1,7 @@
 """Writer of segment files. Blocking IO, in the checkpoint thread.
 
-Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the
-extent are only truncated in order to be written again (`segment_tail.py`).
+Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries after the extent
+are only truncated in order to be written again (`segment_tail.py`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SegmentWriter:
             # Zeros replace the lost bytes: readers receive an error for these entries and can read all others.
             logs.error("segment.truncated", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
         elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
-            # Bytes behind the extent were never committed: a crash occurred between write and commit.
+            # Bytes after the extent were never committed: a crash occurred between write and commit.
             try:
                 check_leftovers(self._file, self._ledger_id, self.extent, payloads)
             except UnknownEntries as error:

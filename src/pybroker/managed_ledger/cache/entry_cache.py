@@ -2,9 +2,9 @@
 (`managedLedgerCacheSizeMB`).
 
 Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
-tail that the others read. Entries are also evicted by age while the cache is not read, so that an idle broker frees the
-memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans the same entries
-many times.
+newest entries, which other consumers read. Entries are also evicted by age while the cache is not read, so that an idle
+broker frees the memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans
+the same entries many times.
 
 Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
 at most `limit_bytes` unless a single run is larger.
@@ -22,7 +22,7 @@ _RUNS_AT_ONCE = 256
 
 
 class _LedgerTail:
-    """Consecutive entries of one ledger; those before `start` have been evicted."""
+    """Consecutive entries of one ledger; entries before `start` have been evicted."""
 
     __slots__ = ("first_entry_id", "message_counts", "payloads", "start")
 

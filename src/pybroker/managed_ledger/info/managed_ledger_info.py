@@ -29,7 +29,7 @@ from pybroker.errors import StoreError
 
 FORMAT_VERSION = 1
 TRANSACTIONS_CURSOR = "pulsar.transactions"
-"""The cursor with the snapshots of a topic's transactions. Entries behind its mark-delete position are read again, so
+"""The cursor with the snapshots of a topic's transactions. Entries after its mark-delete position are read again, so
 they are not trimmed.
 """
 

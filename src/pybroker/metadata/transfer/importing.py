@@ -104,7 +104,7 @@ class DocumentImport:
     async def _import(self, some: list[tuple[str, bytes]]) -> None:
         found = await self._store.values_of([path for path, _ in some])
         with_present = zip(some, found, strict=True)
-        # Documents of one kind at a time, because a namespace must come behind everything that belongs to it.
+        # Documents of one kind at a time, because a namespace must follow everything that belongs to it.
         for _, of_root in groupby(with_present, key=lambda each: root_of(each[0][0])):
             await self._together(self._import_one(path, value, present) for (path, value), present in of_root)
 
@@ -134,7 +134,7 @@ class DocumentImport:
         raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
 
     async def _count_starts(self, wanted: int) -> None:
-        """Let generated producer names continue after those that the exported store has assigned.
+        """Let generated producer names continue after the names that the exported store has assigned.
 
         If a new producer got the name of an earlier one, deduplication would drop its messages as duplicates.
         """
@@ -159,7 +159,7 @@ class DocumentImport:
 
 
 def paths_told(paths: list[str], most: int) -> Iterator[str]:
-    """Yield the first `most` paths, and the number of the others."""
+    """Yield the first `most` paths, and the number of further paths."""
     yield from paths[:most]
     if len(paths) > most:
         yield f"and {len(paths) - most} more"

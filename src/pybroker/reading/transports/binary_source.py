@@ -1,7 +1,7 @@
 """Reading over the binary protocol, which all Pulsar brokers support, including Apache Pulsar.
 
 The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by
-probing: a reader positioned after the end of a ledger receives the first entry of the next one, and a binary search
+probing: a reader positioned after the end of a ledger receives the first entry of the next ledger, and a binary search
 finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
 Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 RUN_BYTES = 4 * 1024 * 1024
 NO_ENTRY_ID = 1 << 32
-"""An entry id behind all entries of any ledger."""
+"""An entry id that is higher than all entry ids of any ledger."""
 QUIET_S = 2.0
 """Time without an entry after which the reader requests the position of its cursor."""
 
@@ -326,7 +326,8 @@ class _RangeReading:
             stands = (await consumer.ends()).mark_delete
         finally:
             await consumer.close()
-        # Apache Pulsar does not adjust such a position, except behind the whole topic: then it returns the requested one.
+        # Apache Pulsar does not adjust such a position, except after the end of the topic: then it returns the
+        # requested one.
         return (
             stands is not None
             and stands.ledger_id == ledger_id

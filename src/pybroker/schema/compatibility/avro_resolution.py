@@ -1,6 +1,6 @@
 """Avro schema resolution: whether a reader's schema can read data written with another schema.
 
-The rules are those of Avro's Java library, on which clients rely, even where the specification is stricter:
+The rules are the same as in Avro's Java library, on which clients rely, even where the specification is stricter:
 
 * Records match under any name; in a reader's union the same full name is preferred, then the same structure.
 * Names of enums and fixed types must be equal without their namespaces.

@@ -63,7 +63,7 @@ LATEST = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bound of each topic: its own, else that of its partitioned topic, else `otherwise`."""
+    """The bound of each topic: its own bound, else the bound of its partitioned topic, else `otherwise`."""
 
     otherwise: Bound
     by_topic: Mapping[str, Bound] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits those of all tasks together.
+"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits the transactions of all
+tasks together.
 
 Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost response may
 or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in a new transaction.

@@ -2,7 +2,7 @@
 
 A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row
 of each producer name. Together they show which rows an earlier attempt has stored. If a later attempt has the same rows
-in the same order, it skips the stored ones and sends the others. Otherwise (another number of tasks, or another order
+in the same order, it skips the stored rows and sends the rest. Otherwise (another number of tasks, or another order
 after a shuffle) it continues under another producer name: then some rows are stored twice, and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
@@ -27,8 +27,8 @@ MAX_RUNS = 20
 
 
 class SinkFenced(Exception):
-    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text names
-    the remedy.
+    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text
+    contains the remedy.
     """
 
 

@@ -1,7 +1,7 @@
 """Conversion of positions in the source of a copy to positions in the target. Pure.
 
-Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a ledger that
-does not exist any more becomes the position in front of the next one, which acknowledges the same entries.
+Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a ledger
+that does not exist any more becomes the position in front of the next ledger, which acknowledges the same entries.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class TopicCopy:
             self._report(copied.entries, copied.bytes)
             return
         if copied is not None:
-            # Later ledgers must have larger ids, so it and all behind it begin again.
+            # Later ledgers must have larger ids, so this ledger and all later ones begin again.
             index = progress.ledgers.index(copied)
             for each in progress.ledgers[index:]:
                 await self._target.ledgers.delete_ledger(each.target)

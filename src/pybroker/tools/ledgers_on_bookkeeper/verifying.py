@@ -1,4 +1,4 @@
-"""`pybroker ledger verify`: reads every copy of every entry on BookKeeper, and reports those that are not valid."""
+"""`pybroker ledger verify`: reads every copy of every entry on BookKeeper, and reports invalid copies."""
 
 from __future__ import annotations
 
