@@ -129,8 +129,7 @@ def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with a batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction.
-    """
+    """Attack with a batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction."""
     assert broker.http_url is not None
     topic = cases.new_topic()
     count = size_bytes // 6

@@ -412,8 +412,7 @@ class Broker:
         return store
 
     def _fixed_broker_id(self) -> str | None:
-        """Return the id by which other brokers know this broker; None if it depends on a port that is not chosen yet.
-        """
+        """Return the id by which other brokers know this broker; None if it depends on a port that is not chosen yet."""
         port = self.config.web_service_port or self.config.web_service_port_tls
         host = self.config.advertised_address or socket.gethostname()
         return f"{host}:{port}" if port else None
@@ -595,8 +594,7 @@ class Broker:
             logs.warning("broker.deregistration_failed", reason=str(error))
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """Run the broker's background loops. Each loop handles its expected errors, so that none ends the other loops.
-        """
+        """Run the broker's background loops. Each loop handles its expected errors, so that none ends the other loops."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")

@@ -282,8 +282,7 @@ class BookieConnection(asyncio.Protocol):
             self._arm()
 
     def _age_ms(self, request: _Add | _Read) -> float:
-        """Return a lower bound of the time since the request was sent: the time until the first check does not count.
-        """
+        """Return a lower bound of the time since the request was sent: the time until the first check does not count."""
         return (self._tick - request.tick - 1) * self._check_ms
 
     def _fail_add(self, request: _Add) -> None:

@@ -189,8 +189,7 @@ class BookKeeperClient:
     async def metadata_of_all(
         self, ledger_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, LedgerMetadata | InvalidMetadata]]:
-        """Yield the metadata of many ledgers, in order. Ledgers that do not exist are skipped. Raises MetadataUnknown.
-        """
+        """Yield the metadata of many ledgers, in order. Ledgers that do not exist are skipped. Raises MetadataUnknown."""
         for start in range(0, len(ledger_ids), _METADATA_READS_AT_ONCE):
             some = ledger_ids[start : start + _METADATA_READS_AT_ONCE]
             try:

@@ -107,8 +107,7 @@ class LedgerReader:
         return await self._finish(entry_id, *self._begin(entry_id))
 
     async def entries(self, first_entry_id: int, max_bytes: int) -> AsyncIterator[Entry]:
-        """Yield all entries from `first_entry_id` to `last_readable`, and read ahead while the caller processes them.
-        """
+        """Yield all entries from `first_entry_id` to `last_readable`, and read ahead while the caller processes them."""
         next_entry_id = first_entry_id
         async with asyncio.TaskGroup() as group:
             ahead = None

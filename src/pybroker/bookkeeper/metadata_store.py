@@ -45,8 +45,7 @@ class LedgerMetadataStore(ABC):
         """Return the ids of all ledgers of the cluster, ascending. Raises MetadataUnknown."""
 
     async def ledger_pages(self) -> AsyncIterator[list[int]]:
-        """Yield the ids of all ledgers in pages, ascending, so that only one page is in memory. Raises MetadataUnknown.
-        """
+        """Yield the ids of all ledgers in pages, ascending, so that only one page is in memory. Raises MetadataUnknown."""
         yield await self.list_ledgers()
 
 

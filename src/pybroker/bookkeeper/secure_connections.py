@@ -64,8 +64,7 @@ class SecureConnector:
         self._nonce = nonce
 
     async def __call__(self, address: BookieAddress, protocol: asyncio.Protocol) -> None:
-        """Connect to the address, and pass the connection to `protocol`. Raises OSError; the caller must set a timeout.
-        """
+        """Connect to the address, and pass the connection to `protocol`. Raises OSError; the caller must set a timeout."""
         loop = asyncio.get_running_loop()
         handshake = _Handshake()
         transport: asyncio.Transport

@@ -196,8 +196,7 @@ class ZooKeeperBookies(BookieRegistry):
         return self._read_only
 
     def members(self) -> Collection[str]:
-        """Return the bookies with a cookie. A bookie creates its cookie at its first start; decommissioning deletes it.
-        """
+        """Return the bookies with a cookie. A bookie creates its cookie at its first start; decommissioning deletes it."""
         return self._members
 
     def address_of(self, bookie_id: str) -> BookieAddress | None:

@@ -146,8 +146,7 @@ class BookKeeperStores:
         return stores
 
     def orphaned_ledgers(self, is_leader: Callable[[], Awaitable[bool]]) -> OrphanedLedgers:
-        """Return the periodic deletion of orphaned ledgers, which the caller runs. The ledger store reports its counts.
-        """
+        """Return the periodic deletion of orphaned ledgers, which the caller runs. The ledger store reports its counts."""
         self.ledgers.orphans = OrphanedLedgers(self.ledgers.client, self._metadata, self._runtime, is_leader)
         return self.ledgers.orphans
 

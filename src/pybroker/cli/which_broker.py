@@ -208,8 +208,7 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """Return the keys that another source may add to the given ones: the password of a user, or the user of a password.
-    """
+    """Return the keys that another source may add to the given ones: the password of a user, or the user of a password."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()

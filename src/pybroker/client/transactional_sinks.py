@@ -40,8 +40,7 @@ class SinksNotServed(ClientError):
 
 
 class BatchRefused(TransactionFailed):
-    """No message of the batch was committed. Write the batch again in new transactions. The text contains the reason.
-    """
+    """No message of the batch was committed. Write the batch again in new transactions. The text contains the reason."""
 
 
 class Sink:

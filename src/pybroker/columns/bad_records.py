@@ -20,8 +20,8 @@ class BadRecords(Enum):
 
 
 class MissingFields(Enum):
-    """What to do with an Avro field that the writer's schema lacks, and that is nullable without a default in the
-    reader's schema. The values are those of the option `missingFields`.
+    """How a reader handles an Avro field that the writer's schema lacks, and that is nullable without a default in the
+    reader's schema. Values of the option `missingFields`.
     """
 
     FAIL = "fail"

@@ -74,8 +74,7 @@ class PendingAcks:
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the time of the entry's last delivery in milliseconds since 1970; None if no consumer has the entry.
-        """
+        """Return the time of the entry's last delivery in milliseconds since 1970; None if no consumer has the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[3]
 

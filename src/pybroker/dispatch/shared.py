@@ -42,8 +42,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_unacked_messages: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """`max_unacked_messages`: the limit of the whole subscription. 0 means no limit, also for `look_ahead_bytes`.
-        """
+        """`max_unacked_messages`: the limit of the whole subscription. 0 means no limit, also for `look_ahead_bytes`."""
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )

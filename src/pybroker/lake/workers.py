@@ -1,5 +1,4 @@
-"""Workers that read and write the shares of a commit: threads of this process. `pipelines` has workers as Spark tasks.
-"""
+"""Workers that read and write the shares of a commit: threads of this process. `pipelines` has workers as Spark tasks."""
 
 from __future__ import annotations
 

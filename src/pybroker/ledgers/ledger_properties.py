@@ -47,8 +47,7 @@ class ClusterMark:
 
 
 def managed_ledger_properties(mark: ClusterMark, managed_ledger: str) -> dict[str, bytes]:
-    """Return the properties of a ledger of `managed_ledger`, which is the name in the path of the managed ledger info.
-    """
+    """Return the properties of a ledger of `managed_ledger`, which is the name in the path of the managed ledger info."""
     return {**cluster_properties(mark.cluster_name), **mark.properties(), MANAGED_LEDGER: managed_ledger.encode()}
 
 

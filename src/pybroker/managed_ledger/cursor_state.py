@@ -509,8 +509,7 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """Apply a record. `_settle` must follow the last record, and removes entries before the mark-delete position.
-        """
+        """Apply a record. `_settle` must follow the last record, and removes entries before the mark-delete position."""
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)

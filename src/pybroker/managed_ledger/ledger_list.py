@@ -243,8 +243,7 @@ class LedgerList:
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:
-        """Return the position of the last entry at or before `position`; entry -1 of the first ledger if there is none.
-        """
+        """Return the position of the last entry at or before `position`; entry -1 of the first ledger if there is none."""
         ledger_id, entry_id = position
         index = bisect_left(self._ids, ledger_id)
         if index < len(self._ids) and self._ids[index] == ledger_id:

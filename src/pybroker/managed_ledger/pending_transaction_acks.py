@@ -66,8 +66,7 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """Return the batches with pending acks, each with the bit set of the messages that would stay unacknowledged.
-        """
+        """Return the batches with pending acks, each with the bit set of the messages that would stay unacknowledged."""
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
             for position, (bits, count) in self.parts.items()

@@ -1,9 +1,9 @@
 """Retention: which ledgers of a managed ledger may be deleted, because all durable cursors have acknowledged them and
 retention does not keep them.
 
-A ledger is not kept if it was closed longer ago than the retention time, or if the later ledgers already have the
-retention size. So 0 for either keeps nothing, -1 for both keeps everything. If only one of them is -1, the other
-decides. A ledger with an unacknowledged (perhaps delayed) entry does not keep later ledgers.
+A ledger is not kept if it was closed longer ago than the retention time, or if the remaining ledgers have at least the
+retention size without it. So 0 for either keeps nothing, -1 for both keeps everything. If only one of them is -1, the
+other decides. A ledger with an unacknowledged (perhaps delayed) entry does not keep later ledgers.
 
 Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the
 newest entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted

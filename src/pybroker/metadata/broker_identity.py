@@ -3,7 +3,8 @@
 The claim is a session value. When the session is lost, the store deletes it, and another broker may take the id. In the
 next session the broker claims it again:
 
-* A claim of an earlier process or session with the same data directory is replaced: the directory has a lock, so no other process uses it.
+* A claim of an earlier process or session with the same data directory is replaced: the directory has a lock, so no
+  other process uses it.
 * If another broker has the id, this broker is not ready (`conflict` says why) and repeats the claim until that broker
   stops. Its loaded topics continue, because their ledgers are in its own data directory.
 """

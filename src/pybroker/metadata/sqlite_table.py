@@ -162,7 +162,8 @@ def check(connection: sqlite3.Connection) -> Totals:
         found.added(checksum)
     if found != totals:
         raise StoreError(
-            f"it is damaged: {totals.row_count} values were stored, {found.row_count} are present, and some are missing, changed or outdated"
+            f"it is damaged: {totals.row_count} values were stored, {found.row_count} are present, and some are missing, "
+            "changed or outdated"
         )
     return totals
 

@@ -19,8 +19,7 @@ Change = Callable[[TopicPolicies], None]
 
 
 class TopicPoliciesStore(ABC):
-    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass.
-    """
+    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass."""
 
     @abstractmethod
     async def get(self, topic: TopicName) -> TopicPolicies:

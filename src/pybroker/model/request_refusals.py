@@ -33,8 +33,7 @@ class Refusals:
         self._rows: dict[tuple[str, str], _Row] = {}
 
     def add(self, command: str, cause: str, count: int, now_s: float) -> int:
-        """Count `count` refusals. Return the number of refusals since the last log line if a line is due now, else 0.
-        """
+        """Count `count` refusals. Return the number of refusals since the last log line if a line is due now, else 0."""
         key = (command, cause)
         if key not in self._rows and len(self._rows) >= MAX_CAUSES:
             key = (OTHER, OTHER)

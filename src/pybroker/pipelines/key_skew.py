@@ -152,8 +152,7 @@ def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
 
 
 def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes: bool = False) -> dict[str, Any]:
-    """Return the result for display: totals, consumers with their shares, and the heaviest keys with hash and consumer.
-    """
+    """Return the result for display: totals, consumers with their shares, and the heaviest keys with hash and consumer."""
 
     def weight(count: KeyCount) -> int:
         return count.size_bytes if by_bytes else count.messages

@@ -38,8 +38,7 @@ class DifferentSchemas(ValueError):
 
 @dataclass(frozen=True)
 class TypedReading:
-    """A description of the rows to return, and of the treatment of bad records. Picklable. Created by `typed_reading`.
-    """
+    """A description of the rows to return, and of the treatment of bad records. Picklable. Created by `typed_reading`."""
 
     schema_info: SchemaInfo | None
     columns: pa.Schema

@@ -36,8 +36,7 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """Record that the complete state of `key` is durable at `position`, which is higher than all earlier positions.
-        """
+        """Record that the complete state of `key` is durable at `position`, which is higher than all earlier positions."""
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position

@@ -21,8 +21,7 @@ FREE_MULTIPLE = 3
 
 
 class Holder(NamedTuple):
-    """The account to which used units are charged: a role, or without authentication a connection or a client address.
-    """
+    """The account to which used units are charged: a role, or without authentication a connection or a client address."""
 
     name: str
     is_operator: bool = False

@@ -47,8 +47,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """Return the number of messages that the broker counts for an entry: 1 if the metadata has no number or is damaged.
-    """
+    """Return the number of messages that the broker counts for an entry: 1 if the metadata has no number or is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

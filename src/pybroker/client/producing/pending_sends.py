@@ -74,8 +74,7 @@ class PendingSends:
         return next((each for each in self._entries if each.sequence_id == sequence_id), None)
 
     def give_up(self, entry: PendingSend) -> None:
-        """Remove an entry that the broker refused. The refusal may arrive earlier than the receipts of earlier entries.
-        """
+        """Remove an entry that the broker refused. The refusal may arrive earlier than the receipts of earlier entries."""
         self._entries.remove(entry)
         self.size_bytes -= len(entry.data)
 

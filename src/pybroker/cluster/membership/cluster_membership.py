@@ -202,8 +202,7 @@ class ClusterMembership:
         )
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Record that `bundle` is about to move to a registered broker: from now on this leader directs lookups to it.
-        """
+        """Record that `bundle` is about to move to a registered broker: from now on this leader directs lookups to it."""
         self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
     def candidates(self) -> list[Candidate]:

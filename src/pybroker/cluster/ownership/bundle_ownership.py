@@ -186,8 +186,7 @@ class BundleOwnership:
         return not self._fencing and self._store.holds_session()
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound.
-        """
+        """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound."""
         bundle = self.bundle_of(topic)
         if not self.serves(bundle):
             raise ServiceNotReady(

@@ -53,8 +53,7 @@ class Delayed(NamedTuple):
 
 
 class DelayedRun:
-    """Delayed entries of one ledger in order of due times. The first `index` entries were already delivered or dropped.
-    """
+    """Delayed entries of one ledger in order of due times. The first `index` entries were already delivered or dropped."""
 
     __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
 
@@ -83,8 +82,7 @@ class DelayedRun:
 
 
 class DeliveryTimes:
-    """Precision with which a topic observes delivery times (`isDelayedDeliveryDeliverAtTimeStrict` and the tick time).
-    """
+    """Precision with which a topic observes delivery times (`isDelayedDeliveryDeliverAtTimeStrict` and the tick time)."""
 
     __slots__ = ("is_strict", "tick_ms")
 

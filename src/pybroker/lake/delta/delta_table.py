@@ -259,8 +259,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def _tombstones(self, table: DeltaTable) -> set[str]:
-        """Return removed files that older versions still read: the files that a vacuum without retention would delete.
-        """
+        """Return removed files that older versions still read: the files that a vacuum without retention would delete."""
         listed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
         return set(listed)
 

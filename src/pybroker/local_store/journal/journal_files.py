@@ -97,8 +97,7 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Take over files of earlier runs whose batches are all covered. Some become spare files, the rest is deleted.
-        """
+        """Take over files of earlier runs whose batches are all covered. Some become spare files, the rest is deleted."""
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):

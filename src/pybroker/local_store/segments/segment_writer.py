@@ -97,8 +97,7 @@ class SegmentWriter:
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Write index and trailer. The extent does not change, because it ends with the blocks. Raises UnknownEntries.
-        """
+        """Write index and trailer. The extent does not change, because it ends with the blocks. Raises UnknownEntries."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())

@@ -33,8 +33,7 @@ class ExactWriter(TopicWriter):
     """
 
     def __init__(self, options: WriteOptions, task: int, who: Writer, attempt: str) -> None:
-        """`attempt`: id of the driver's attempt to write this batch. Open transactions of earlier attempts are aborted.
-        """
+        """`attempt`: id of the driver's attempt to write this batch. Open transactions of earlier attempts are aborted."""
         super().__init__(options, task)
         self._who = who
         self._attempt = attempt

@@ -39,8 +39,7 @@ ENTRIES, CURSOR, COMPACTED = "entries", "cursor", "compacted"
 
 
 class NamedLedger(NamedTuple):
-    """A ledger in the topic's documents. `entries` and `size_bytes` are the values in the document; None without any.
-    """
+    """A ledger in the topic's documents. `entries` and `size_bytes` are the values in the document; None without any."""
 
     ledger_id: int
     role: str
@@ -143,8 +142,7 @@ class TopicReader:
 
 
 async def _last_entry(reader: LedgerReader) -> Entry | None:
-    """Return the last entry of the ledger. In an open ledger it is after the last entry that is known to be confirmed.
-    """
+    """Return the last entry of the ledger. In an open ledger it is after the last entry that is known to be confirmed."""
     found = None if reader.last_readable < 0 else await reader.read_entry(reader.last_readable)
     if reader.metadata.state is LedgerState.CLOSED:
         return found
