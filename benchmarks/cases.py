@@ -29,7 +29,7 @@ STUCK_KEY_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Durations and amounts."""
+    """Durations and message counts of the load cases."""
 
     measure_s: float = 8.0
     backlog_messages: int = 200_000

@@ -21,7 +21,7 @@ FULL_JOURNAL_ENTRIES = 235_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Amounts, and settings of pybroker."""
+    """Amounts of data, and settings of pybroker."""
 
     backlog_entries: int = 1_000_000
     is_synced: bool = True

@@ -206,7 +206,7 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 class BrokerHost(Protocol):
-    """The program that contains a broker."""
+    """The program that contains a broker, with its reactions to requests of the broker."""
 
     def request_stop(self) -> None: ...
 
@@ -432,7 +432,10 @@ class Broker:
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
-        """Raise StartError if topics have ledgers but the store has no files: ledger ids would be assigned again."""
+        """Raise StartError if topics have ledgers but the store has no files.
+
+        Otherwise the store would assign the same ledger ids again.
+        """
         stored_locally = self._kind is LedgerStoreKind.LOCAL and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(

@@ -71,7 +71,7 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raise ConfigError for invalid names of clusters and namespaces."""
+    """Raise ConfigError if a configured cluster or namespace name is invalid."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
         problems.found.append(

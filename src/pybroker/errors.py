@@ -62,7 +62,7 @@ class MetadataError(BrokerError, code=1, http_status=500):
 
 
 class PersistenceError(BrokerError, code=2, http_status=500):
-    """Storage could not be written or read."""
+    """The broker's storage could not be written or read."""
 
 
 class AuthenticationError(BrokerError, code=3, http_status=401):
@@ -122,7 +122,7 @@ class ConsumerNotFound(BrokerError, code=13, http_status=404):
 
 
 class TooManyRequests(BrokerError, code=14, http_status=429):
-    """A limit on concurrent requests is reached. Retry later."""
+    """A limit of concurrent requests is reached. Retry later."""
 
 
 class TopicTerminatedError(BrokerError, code=15, http_status=406):
@@ -138,19 +138,19 @@ class InvalidTopicName(BrokerError, code=17, http_status=412):
 
 
 class IncompatibleSchema(BrokerError, code=18, http_status=409):
-    """The compatibility strategy refuses the schema."""
+    """The topic's compatibility strategy refuses the schema."""
 
 
 class ConsumerAssignError(BrokerError, code=19, http_status=400):
-    """Sticky hash ranges are missing or overlap."""
+    """The hash ranges of a Key_Shared consumer are missing or overlap."""
 
 
 class TransactionCoordinatorNotFound(BrokerError, code=20, http_status=404):
-    """This broker does not serve the coordinator."""
+    """This broker does not run the transaction coordinator."""
 
 
 class InvalidTxnStatus(BrokerError, code=21, http_status=409):
-    """The transaction's state forbids this."""
+    """The status of the transaction does not allow the operation."""
 
 
 class NotAllowedError(BrokerError, code=22, http_status=405):
@@ -166,7 +166,7 @@ class TransactionNotFound(BrokerError, code=24, http_status=404):
 
 
 class ProducerFenced(BrokerError, code=25, http_status=409):
-    """Another producer took over the topic."""
+    """Another producer has taken exclusive access to the topic."""
 
 
 class AdminError(Exception):

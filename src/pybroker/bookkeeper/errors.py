@@ -105,7 +105,7 @@ class ReadOnlyBookie(BookieRefusal, code=105):
 
 
 class TooManyRequests(BookieRefusal, code=106):
-    """The bookie has too many requests."""
+    """The bookie refuses the request, because it has too many."""
 
 
 class UnknownLedgerState(BookieRefusal, code=107):

@@ -61,7 +61,7 @@ class _EnsemblesInMemory(EnsembleRecorder):
 
 
 class LedgerRecovery:
-    """The recovery of one ledger."""
+    """One recovery of one ledger; call `run`."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
 
 
 class Verdict(Enum):
-    """The conclusion from the responses so far."""
+    """The conclusion from the responses of bookies so far: whether the entry exists."""
 
     OPEN = "open"
     FOUND = "found"

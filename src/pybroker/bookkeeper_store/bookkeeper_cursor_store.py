@@ -48,7 +48,7 @@ LARGE_STATE_BYTES = 64 * 1024
 
 
 class _Cursor:
-    """A cursor that is attached."""
+    """A cursor that has an owner."""
 
     def __init__(self, cursor_id: str, owner: CursorOwner, nodes: CursorNodes) -> None:
         self.cursor_id = cursor_id

@@ -67,7 +67,7 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
 
 
 class Connection(Protocol):
-    """A connection that the stores close."""
+    """A connection of the BookKeeper client, which is closed with the stores."""
 
     async def close(self) -> None: ...
 

@@ -47,7 +47,7 @@ class PlainRecord:
 
 
 class PlainRecordNodes:
-    """All records of one broker."""
+    """The records of this kind of one broker, by record id."""
 
     def __init__(self, client: BookKeeperClient, metadata: MetadataStore, tasks: TaskOwner) -> None:
         self._client = client

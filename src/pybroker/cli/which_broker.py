@@ -45,7 +45,7 @@ _CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The selected broker."""
+    """The selected broker: address, credentials, and their source."""
 
     access: Access
     """An empty `service_url` is requested from the broker."""

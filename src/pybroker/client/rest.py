@@ -56,7 +56,11 @@ class RestClient:
     """
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
-        """Raises ClientError if the access has no usable admin URL."""
+        """Set the broker and the retry times, without connecting yet. `patience_s`: how long requests to a busy or
+        unreachable broker are retried. `contact_patience_s`: the same for an address that has never responded.
+
+        Raises ClientError if the access has no usable admin URL.
+        """
         self._access = access
         parts = urlsplit((access.admin_url or "").split(",")[0].strip())
         if parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -25,7 +25,7 @@ SPECIFIED_POSITIONS_DIVIDE = "specified_positions_divide"
 
 
 class Bundle(NamedTuple):
-    """One range of hashes."""
+    """A bundle as a range of hashes."""
 
     lower: int
     upper: int

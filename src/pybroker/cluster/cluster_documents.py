@@ -31,7 +31,7 @@ Isolation = dict[str, NamespaceIsolationData]
 
 
 class ClusterDocuments:
-    """Owned by the broker service."""
+    """Reads and writes these documents. Owned by the broker service."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

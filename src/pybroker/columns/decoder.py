@@ -48,7 +48,7 @@ class JoinedMessage:
 
 
 class ChunkJoiner(Protocol):
-    """Assembles chunked messages."""
+    """The interface by which the decoder assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
         """Add a chunk, which is entry `number` of `run`. Return the decrypted message if it is complete now, else None.

@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class Progress:
-    """Progress over both passes."""
+    """Progress of one compaction over both passes."""
 
     read_entries: int = 0
     read_bytes: int = 0

@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An entry with unknown contents."""
+    """An entry with unknown contents, which compaction does not change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ PULSAR_STORAGE_CLASS = "org.apache.pulsar.broker.ManagedLedgerClientFactory"
 
 
 class LedgerStoreKind(Enum):
-    """Where a broker stores messages."""
+    """The kind of store in which a broker stores messages."""
 
     LOCAL = "local"
     BOOKKEEPER = "bookkeeper"

@@ -43,7 +43,7 @@ class Problems:
 
 
 class ValueType(StrEnum):
-    """Names of the types in `conf/broker.conf`."""
+    """The type of a key's value, as named in `conf/broker.conf`."""
 
     INT = "int"
     FLOAT = "float"
@@ -54,7 +54,7 @@ class ValueType(StrEnum):
 
 
 class KeyInfo(NamedTuple):
-    """One key of `conf/broker.conf`."""
+    """The description of one key of `conf/broker.conf`."""
 
     key: str
     field: str

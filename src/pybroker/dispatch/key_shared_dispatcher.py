@@ -180,9 +180,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Pass unacknowledged entries to the new owners of their hashes. No other consumer loses a hash.
+        """Detach the consumer. Its unacknowledged entries go to the new owners of their hashes. No other consumer loses
+        a hash.
 
-        After the last consumer, only the redelivery counts are kept.
+        When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)

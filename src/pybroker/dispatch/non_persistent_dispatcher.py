@@ -53,7 +53,10 @@ class NonPersistentDispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> None:
-        """Raise ConsumerBusy or ConsumerAssignError if the consumer is refused; the dispatcher is then unchanged."""
+        """Attach the consumer.
+
+        Raise ConsumerBusy or ConsumerAssignError if it is refused; the dispatcher is then unchanged.
+        """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> None: ...
@@ -99,7 +102,7 @@ def _delivery(consumer: ConsumerState, payloads: list[bytes], message_counts: li
 
 
 class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
-    """Sends everything to the active consumer."""
+    """Base of Exclusive and Failover: all messages go to the active consumer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """Dispatcher of an Exclusive subscription."""
+    """Exclusive: at most one consumer, which receives all messages."""
 
     kind = "Exclusive"
 
@@ -152,7 +155,7 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
     kind = "Failover"
 
     def __init__(self, topic_name: str, partition: int | None) -> None:
-        """`topic_name` is the full name; `partition` is None for the hash ring."""
+        """`topic_name` is the full name; with `partition` None, the consumer is elected by the hash ring."""
         super().__init__()
         self._topic_name = topic_name
         self._partition = partition
@@ -162,7 +165,7 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class SharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Round robin within the best priority level on which a consumer can take an entry."""
+    """Shared: round robin within the best priority level on which a consumer can take an entry."""
 
     kind = "Shared"
 
@@ -200,8 +203,9 @@ class SharedNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Sends each entry to the owner of its hash. The first consumer sets the mode and the out-of-order flag for as long
-    as any consumer is connected.
+    """Key_Shared: each entry goes to the owner of its hash.
+
+    The first consumer sets the mode and the out-of-order flag for as long as any consumer is connected.
     """
 
     kind = "Key_Shared"

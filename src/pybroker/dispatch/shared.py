@@ -105,8 +105,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
         """Detach the consumer. Its unacknowledged entries go to other consumers immediately.
 
-        After the last consumer, only the redelivery counts are kept: the cursor reads the entries again for the next
-        consumer, of any type.
+        When the last consumer leaves, only the redelivery counts are kept: the cursor reads the entries again for the
+        next consumer, of any type.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)

@@ -36,7 +36,7 @@ _ACK = pb.BaseCommand.ACK
 
 
 class EmbeddedConnection(Connection, Line):
-    """The connection of one client."""
+    """A client's connection to an embedded broker. It applies the active faults."""
 
     def __init__(self, context: ServerContext, faults: Faults, clock: MovedClock) -> None:
         super().__init__(context)

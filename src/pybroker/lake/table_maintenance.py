@@ -41,7 +41,7 @@ class MaintenanceOptions:
 
 @dataclass
 class Done:
-    """Results of maintenance."""
+    """Numbers of files and versions that maintenance has changed."""
 
     merged_files: int = 0
     merged_into: int = 0
@@ -80,7 +80,7 @@ def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> 
 
 
 class Maintenance:
-    """Maintenance of one table."""
+    """The maintenance operations of one table."""
 
     def __init__(self, table: LakeTable, options: MaintenanceOptions) -> None:
         self._table = table

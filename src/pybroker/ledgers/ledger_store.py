@@ -52,9 +52,10 @@ class AppendListener(ABC):
 
     @abstractmethod
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
-        """`runs`, of this listener and in append order, are durable if `error` is None.
+        """Handle the result of `runs`, which belong to this listener and are in append order. They are durable if
+        `error` is None.
 
-        With AppendUnknown they may be stored; with any other error they are not.
+        With AppendUnknown the runs may be stored; with any other error they are not.
         """
 
 

@@ -98,7 +98,7 @@ class MissingFiles:
         """Raise MissingData for missing ledgers that the journal cannot contain: ledgers of an earlier run, and ledgers
         below the id of an existing row.
 
-        `is_table_last`: there is no proof that `checkpoint.db` has lost transactions, so its last clean stop is the
+        `is_table_last`: nothing proves that `checkpoint.db` has lost transactions, so its last clean stop counts as the
         latest one.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:

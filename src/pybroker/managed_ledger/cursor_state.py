@@ -563,7 +563,7 @@ def _unite(bitmaps: dict[int, BitMap], ledger_id: int, entries: BitMap) -> None:
 
 
 def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
-    """`count` such entries must exist."""
+    """Return the `count`-th entry of the range that is not in `holes`. It must exist."""
     low = start + count - 1
     high = end - 1
     while low < high:

@@ -50,7 +50,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         store: CursorStore | None,
         properties: Mapping[str, str],
     ) -> None:
-        """`store` None makes the cursor non-durable."""
+        """`store`: where the state is stored; None makes the cursor non-durable."""
         self.ledger = ledger
         self.name = name
         self.cursor_id = cursor_id

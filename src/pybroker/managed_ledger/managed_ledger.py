@@ -480,7 +480,7 @@ class ManagedLedger(AppendListener):
             logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
 
     async def _trim(self, limits: RetentionLimits | None = None) -> list[int]:
-        """Like `trim`, with `limits` instead of `retention`, which may change during the call."""
+        """Trim the ledgers as `trim` does, by `limits` instead of `retention`, which may change during the call."""
         async with self._changing:
             self._is_trim_due = False
             if self.is_closed:
@@ -699,7 +699,10 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """Like `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
+        """Read entries as `read` does.
+
+        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        """
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:

@@ -33,7 +33,7 @@ class LedgerLimits:
 
 
 class RolloverStep(Enum):
-    """The next action of a managed ledger."""
+    """The next action of a managed ledger towards its next ledger."""
 
     STAY = auto()
     PREPARE = auto()

@@ -33,7 +33,7 @@ class StateExcess(NamedTuple):
 
 
 class StateSizeLimit:
-    """Owned by its cursor."""
+    """The state of this limit for one cursor."""
 
     __slots__ = ("excess", "is_stored")
 

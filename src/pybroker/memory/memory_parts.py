@@ -67,8 +67,8 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 class WriteBuffers(NamedTuple):
-    """Memory limits for entries that are in no segment file: a checkpoint begins at the first, appends wait at the
-    second.
+    """Memory limits for entries that are not in a segment file yet: at the first limit a checkpoint begins, at the
+    second appends wait.
     """
 
     checkpoint_bytes: int

@@ -26,7 +26,7 @@ from pybroker.metadata.metadata_store import (
 
 
 class MemoryMetadataStore(MetadataStore):
-    """A dict of values by path."""
+    """A metadata store in a dict of values by path."""
 
     def __init__(self) -> None:
         self._values: dict[str, Versioned] = {}

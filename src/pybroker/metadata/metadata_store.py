@@ -152,9 +152,10 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return up to `limit` values below `path`, with their paths and in their order, behind `after`.
+        """Return up to `limit` values below `path`, with their paths, in the order of the paths. The first value
+        follows the path `after`; "" begins with the first one.
 
-        `after` "" begins; a list shorter than `limit` ends. Costs a fraction of single `get` calls.
+        A shorter list than `limit` means that no more values exist. Costs a fraction of single `get` calls.
         """
 
     def values_at(

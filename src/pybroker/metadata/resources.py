@@ -336,9 +336,10 @@ class Resources:
             self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
+        """Apply `change` to the stored policies of a namespace. `change` is called again if another broker has changed
+        the policies meanwhile.
 
-        `change` gets the bundles and the migration flag of the policies document: `update_bundles` and
+        `change` gets the bundles and the migration flag of the policies document; `update_bundles` and
         `update_local_policies` change them. Returns when all listeners have processed the change. Refused: 404 without
         the namespace, 409 after repeated concurrent changes, and the refusals of `change`.
         """

@@ -389,9 +389,10 @@ class SqliteMetadataStore(MetadataStore):
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No operation takes effect during the block: all calls wait until it ends. One block at a time.
+        """Pause the store for the duration of the block: no operation takes effect, and all calls wait until it ends.
+        One block at a time.
 
-        The caller bounds the duration, because every request that needs metadata waits, and so does `close`.
+        The caller must limit the duration, because every request that needs metadata waits, and so does `close`.
         """
         assert not self._is_paused, "the metadata store is paused once at a time"
         self._is_paused = True

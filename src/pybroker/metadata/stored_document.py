@@ -80,9 +80,11 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
 
 
 def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[T]) -> T | None:
-    """Like `decoded`. In a shared store, a document that cannot be read is logged and None: it must not harm the others.
+    """Decode a document. If it cannot be read, log this and return None in a shared store; raise StoreError in an
+    embedded store.
 
-    In an embedded store only a defect can damage one, so it is an error there. A value of no bytes is None without a log.
+    In a shared store, a document that another program damaged must not affect other documents. In an embedded store
+    only a defect can damage a document. An empty value gives None without a log.
     """
     if not value:
         return None
@@ -96,10 +98,10 @@ def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[
 
 
 def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:
-    """Return the document `stored`, of which `kind` is the known part, with this part as in `changed`.
+    """Return the document `stored` with its known properties changed to `changed`, of the type `kind`.
 
-    Properties of `stored` that `kind` does not have stay, in each of its parts that exists before and after the change. Equal
-    properties stay as they are written. Raises msgspec.DecodeError.
+    Unknown properties stay, in each part of the document that exists before and after the change. Unchanged properties
+    stay as they are written. Raises msgspec.DecodeError.
     """
     raw = msgspec.json.decode(stored)
     before = documents.to_json(_converted(raw, kind))

@@ -22,7 +22,10 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """Return the set of a completely unacknowledged batch. The set takes one bit per message; `left_of` avoids it."""
+    """Return the ack set of a batch of which no message is acknowledged.
+
+    It takes one bit per message, which `left_of` avoids.
+    """
     return (1 << message_count) - 1
 
 

@@ -87,7 +87,7 @@ class TopicCounters:
 
 
 class LedgerCounters:
-    """Counters of one managed ledger since it was opened, or of all together since the start."""
+    """Counters of one managed ledger since it was opened, or of all managed ledgers since the broker started."""
 
     __slots__ = ("bytes_read", "entries_read", "mark_deletes", "read_errors", "store_bytes_read", "store_entries_read")
 
@@ -112,7 +112,7 @@ class OperationCounters:
 
 
 class SchemaCounters:
-    """Counters of one namespace since the start."""
+    """Schema operations of one namespace since the broker started."""
 
     __slots__ = ("compatible", "delete", "get", "incompatible", "put")
 
@@ -193,7 +193,7 @@ class DeliveryCounters:
 
 
 class BrokerStats:
-    """Counters of the whole process."""
+    """Counters of the whole broker process."""
 
     __slots__ = (
         "active_connections",

@@ -98,7 +98,7 @@ class Ack:
 
 
 class Flow:
-    """Permits of one consumer."""
+    """A FLOW command: additional permits of one consumer."""
 
     __slots__ = ("consumer_id", "permits")
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AuthAction(StrEnum):
-    """Action that a permission allows."""
+    """An action that a permission allows."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -195,7 +195,7 @@ class InactiveTopicDeleteMode(StrEnum):
 
 
 class InactiveTopicPolicies(msgspec.Struct):
-    """Deletion of inactive topics."""
+    """Whether and when inactive topics are deleted."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     maxInactiveDurationSeconds: int = 0
@@ -217,7 +217,7 @@ class AutoSubscriptionCreationOverride(msgspec.Struct):
 
 
 class EntryFilters(msgspec.Struct):
-    """Comma-separated names of entry filters."""
+    """The names of entry filters, separated by commas."""
 
     entryFilterNames: str = ""
 

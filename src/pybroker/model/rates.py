@@ -37,7 +37,7 @@ class Rate:
 
 
 class BucketsWindow:
-    """Samples per bucket in the last window."""
+    """The samples per bucket of a histogram in the last window."""
 
     __slots__ = ("_counts", "_total", "count", "counts", "total")
 

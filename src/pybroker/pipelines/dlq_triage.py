@@ -82,7 +82,7 @@ class Group:
 
 
 class Triage:
-    """Groups dead letters."""
+    """Groups dead letters by reason, origin and key."""
 
     def __init__(self, reason_property: str | None, samples: int) -> None:
         self.messages = 0

@@ -65,7 +65,7 @@ _NOT_REPLAYED = ("replicated_from", "replicate_to", "txnid_least_bits", "txnid_m
 
 @dataclass
 class Replayed:
-    """Counters of a run."""
+    """Counters of one replay."""
 
     entries: int = 0
     messages: int = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FrameSender(Protocol):
-    """A connection that sends frames."""
+    """A connection, as `FrameMemory` uses it."""
 
     session: Session
 

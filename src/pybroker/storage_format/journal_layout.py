@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
 
 class AppendRecord(NamedTuple):
-    """Consecutive entries of one ledger."""
+    """A record of consecutive entries of one ledger."""
 
     ledger_id: int
     first_entry_id: int
@@ -122,7 +122,7 @@ class AppendRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """A ledger was created or deleted."""
+    """A record of the creation or deletion of a ledger."""
 
     type: RecordType
     ledger_id: int

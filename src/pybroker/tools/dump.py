@@ -45,7 +45,7 @@ def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json
 
 
 class Dump:
-    """One pass over a directory."""
+    """The output of one data directory."""
 
     def __init__(self, files: DataFiles, ledger_id: int | None, *, with_payloads: bool) -> None:
         self._files = files

@@ -35,7 +35,7 @@ LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are 
 
 @dataclass(slots=True)
 class MetadataRows:
-    """The undamaged values."""
+    """The undamaged values of a `metadata.db`."""
 
     rows: list[Row] = field(default_factory=list)
     is_damaged: bool = False

@@ -60,7 +60,7 @@ removed at once from a full log.
 
 @dataclass
 class Counters:
-    """Counters since the broker started."""
+    """Counters of all coordinators since the broker started."""
 
     created: int = 0
     committed: int = 0

@@ -171,7 +171,7 @@ class CoordinatorState:
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
-        """Raises TransactionNotFound for an ended or unknown transaction."""
+        """Return the transaction. Raises TransactionNotFound if it has ended or is unknown."""
         found = self._live.get(txn_id.least)
         if found is None:
             raise not_found(txn_id)

@@ -69,7 +69,10 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The marks of the sinks of one coordinator. Invariant: marks are in the order of their last move."""
+    """The marks (last committed batches) of the sinks of one coordinator.
+
+    Invariant: marks are in the order of their last move.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}

@@ -26,7 +26,10 @@ class Permits(Admissions[Holder, None]):
     """
 
     def __init__(self, permits: int, max_waiting: int) -> None:
-        """`max_waiting`: when more tasks wait, the newest one of the holder with most waiting tasks is refused."""
+        """`max_waiting`: maximum number of waiting tasks.
+
+        Above it, the newest task of the holder with most waiting tasks is refused.
+        """
         assert permits > 0
         self.permits = permits
         self.shares = FairShares()

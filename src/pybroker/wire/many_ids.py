@@ -47,7 +47,10 @@ class ManyIds:
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
     def __init__(self, command: str, data: bytes, start: int, end: int, max_words: int) -> None:
-        """`command` is ACK or REDELIVER. At most `max_words` of an ack set are kept: no batch has more messages."""
+        """`command` is ACK or REDELIVER.
+
+        At most `max_words` words of an ack set are used: no batch has more messages.
+        """
         self.command = command
         self._data = data
         self._start = start

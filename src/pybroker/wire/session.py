@@ -25,7 +25,7 @@ without end.
 
 
 class SessionState(enum.Enum):
-    """State of a connection."""
+    """The state of a client's connection."""
 
     CONNECTING = "connecting"
     AUTHENTICATING = "authenticating"

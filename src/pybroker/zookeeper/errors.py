@@ -32,7 +32,7 @@ class NoAuth(ZooKeeperError, code=-102):
 
 
 class BadVersion(ZooKeeperError, code=-103):
-    """The node has another version."""
+    """The node has another version than expected."""
 
 
 class NoChildrenForEphemerals(ZooKeeperError, code=-108):

@@ -23,7 +23,7 @@ _MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
 
 
 class Operation(IntEnum):
-    """Numbers of the operations in the protocol."""
+    """The number of each operation in the protocol."""
 
     DELETE = 2
     EXISTS = 3
@@ -113,7 +113,7 @@ class CreateOp(NamedTuple):
 
 
 class SetOp(NamedTuple):
-    """A new value within a multi."""
+    """A change of a value within a multi."""
 
     path: str
     value: bytes

@@ -181,7 +181,7 @@ class SessionTicket(NamedTuple):
 
 
 class Session:
-    """One client's session and its current connection."""
+    """The state of one client's session and of its current connection."""
 
     def __init__(self, timeout_ms: int, max_answer_bytes: int, *, needs_login: bool = False) -> None:
         """`needs_login`: each connection must log in before other requests are sent."""

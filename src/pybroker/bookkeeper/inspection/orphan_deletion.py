@@ -50,7 +50,7 @@ class ListedLedgers(Ledgers, Protocol):
 
 @dataclass(slots=True)
 class OrphanCounts:
-    """The result of a run."""
+    """Numbers of ledgers that one run examined, deleted and kept."""
 
     examined: int = 0
     deleted: int = 0

@@ -34,7 +34,7 @@ SubType = pb.CommandSubscribe.SubType
 
 @dataclass(frozen=True)
 class Subscribing:
-    """The parameters of SUBSCRIBE."""
+    """The parameters of a SUBSCRIBE command."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive

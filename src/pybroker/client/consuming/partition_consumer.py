@@ -37,7 +37,7 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Receiving:
-    """The options of a consumer."""
+    """The options of a message consumer or reader."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive

@@ -72,7 +72,7 @@ class EntryId(NamedTuple):
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """The options of a producer."""
+    """The options of a producer of entries."""
 
     name: str = ""
     """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""

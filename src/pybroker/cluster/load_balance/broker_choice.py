@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
 
 class ChoiceSettings(NamedTuple):
-    """Configuration of the choice (`loadBalancer...` keys)."""
+    """Configuration of the choice of a broker (`loadBalancer...` keys)."""
 
     overloaded_share: float = 0.85
     max_topics: int = 50_000
@@ -125,7 +125,7 @@ class _BrokerView:
 
 
 class BundleAssignment:
-    """The decisions of one leader."""
+    """The decisions of one leader about the brokers of bundles."""
 
     def __init__(self, averages: BundleAverages, random: Random) -> None:
         self._averages = averages

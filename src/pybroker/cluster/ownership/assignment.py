@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class NextStep(Enum):
-    """What the broker does for the lookup."""
+    """The next step of a lookup: acquire the bundle, ask the leader, or choose a broker."""
 
     ACQUIRE = "acquire"
     """Acquire the bundle: another broker decided so, which the client's authoritative request shows."""

@@ -31,7 +31,7 @@ class Reader(ABC):
 
 
 class PlainReader(Reader):
-    """Reads with one function."""
+    """Reads values by calling one function."""
 
     def __init__(self, arrow_type: pa.DataType, read: Callable[[Lanes], pa.Array]) -> None:
         self.type = arrow_type
@@ -239,7 +239,10 @@ def read_uuid(lanes: Lanes) -> pa.Array:
 
 
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
-    """`readable`: the reader's symbol for each symbol of the writer; None if it has none."""
+    """Return a reader of enum values.
+
+    `readable`: the reader's symbol for each symbol of the writer; None if it has none.
+    """
     names = pa.array([name or "" for name in readable], type=pa.string())
     unreadable = np.array([name is None for name in readable], dtype=np.bool_)
 

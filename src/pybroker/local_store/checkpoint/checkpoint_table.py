@@ -83,7 +83,7 @@ class CursorChange:
 
 @dataclass(slots=True)
 class TableChange:
-    """The changes of one transaction."""
+    """The changes of one checkpoint's transaction."""
 
     facts: dict[str, int]  # changed values, by field name of `Facts`
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers

@@ -46,7 +46,7 @@ JournalItem = AppendRun | JournalRecord | JournalMark | ListenersTold
 
 
 class JournalBatch:
-    """The contents of one durable write."""
+    """The items of one durable write, with their results."""
 
     __slots__ = (
         "error",

@@ -43,7 +43,7 @@ class DamagedJournal(StoreError):
     """The journal lacks entries with receipts. The store does not start, because it would lose them unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """`text` includes the file name and the offset."""
+        """`text`: a description of the damage, with file name and offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset
@@ -142,8 +142,9 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal ends before its recorded durable end. `file_names` are the existing
-        files.
+        """Raise DamagedJournal if the journal ends before its recorded durable end.
+
+        `file_names`: the existing files by generation.
         """
         if end is None or end.next_sequence <= self.next_sequence:
             return

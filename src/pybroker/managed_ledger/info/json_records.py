@@ -49,7 +49,7 @@ class JsonRecords(InfoRecords):
 
 
 class JsonRecord(InfoRecord):
-    """One JSON value."""
+    """The managed ledger info at one path, as one JSON value."""
 
     def __init__(self, metadata: MetadataStore, path: str, found: Versioned | None) -> None:
         """`found` is the stored value at `path`, None if there is none."""

@@ -79,8 +79,9 @@ class _Names:
 
 
 async def problems(store: MetadataStore, cluster_name: str, progress: Progress) -> AsyncIterator[Problem]:
-    """Yield the problems of single documents as they are found, and then the problems between documents. Raises
-    StoreError.
+    """Yield the problems of single documents as they are found, and then the problems between documents.
+
+    Raises StoreError.
     """
     names = _Names()
     count = 0

@@ -35,7 +35,7 @@ _OWNER_ONLY = 0o600
 
 
 class Header(msgspec.Struct):
-    """The first line of an export."""
+    """The first line of an export: its cluster, versions, and counter of broker starts."""
 
     cluster: str
     layout: int

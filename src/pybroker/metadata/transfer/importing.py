@@ -62,7 +62,7 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
 
 
 class DocumentImport:
-    """One import of a file."""
+    """One import of an export file into a store."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from pybroker.metadata.metadata_store import PAGE_VALUES, MetadataStore
 
 
 class DocumentKind(Enum):
-    """The content of a document."""
+    """The kind of a document's content."""
 
     CLUSTER = "cluster"
     CLUSTER_PART = "further document of a cluster"

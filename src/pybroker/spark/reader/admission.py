@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one micro-batch, over all topics."""
+    """The limits of one micro-batch in bytes and messages, over all topics."""
 
     size_bytes: int = UNLIMITED
     message_count: int = UNLIMITED

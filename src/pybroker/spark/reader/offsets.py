@@ -38,7 +38,7 @@ _BEGINNING = Place(0, 0)
 
 
 class BoundKind(Enum):
-    """The form of a bound."""
+    """The form in which a start or end is given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -48,7 +48,7 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The start or end of reading in one topic."""
+    """The start or end of the read of one topic."""
 
     kind: BoundKind
     time_ms: int = 0

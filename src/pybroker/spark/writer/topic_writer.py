@@ -54,7 +54,7 @@ class WriteFailed(Exception):
 
 @dataclass
 class Written:
-    """Counters of a task."""
+    """Counters of one task's writes."""
 
     rows: int = 0
     entries: int = 0
@@ -67,7 +67,7 @@ class Written:
 
 @dataclass
 class Destination:
-    """A target topic."""
+    """A topic to write to, with its partitions and schema."""
 
     name: TopicName
     partitions: list[TopicName]
