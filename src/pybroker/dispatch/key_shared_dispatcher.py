@@ -121,7 +121,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._parked = ParkedHashes(self._place)
         self._is_scans_turn = False  # whether the next plan may be a scan
 
-    # --- to look at --------------------------------------------------------------------------------------------------
+    # --- snapshots ---------------------------------------------------------------------------------------------------
 
     @property
     def key_order(self) -> KeyOrderView:
@@ -502,7 +502,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 "a moved hash does not drain"
             )
 
-    # --- where entries belong ----------------------------------------------------------------------------------------
+    # --- consumers of entries ----------------------------------------------------------------------------------------
 
     def _place(self, sticky_hash: int) -> ConsumerState | None:
         keeper = self._kept.by_hash.get(sticky_hash)

@@ -173,7 +173,7 @@ class CursorState:
             self._ack_sets.pop(ledger_id, None)
         self._advance()
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether the entry is acknowledged, or trimmed with its ledger."""
@@ -332,7 +332,7 @@ class CursorState:
                 assert bits > 0, "an acknowledged batch has an ack set"
                 assert not self.is_deleted(ledger_id, entry_id), "a deleted entry has an ack set"
 
-    # --- remembering -------------------------------------------------------------------------------------------------
+    # --- stored form -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
         """Return the changes since the last delta. The caller must store them, or call `forget_deltas`."""
@@ -393,7 +393,7 @@ class CursorState:
         state._settle()
         return state
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------------------------------
 
     def _delete_one(self, ledger_id: int, entry_id: int) -> int:
         if entry_id >= self._ledgers.entry_count_of(ledger_id):

@@ -62,7 +62,7 @@ class ManagedLedgerFactory:
         self.counters = resources.counters
         self._open: dict[str, ManagedLedger] = {}
 
-    # --- open, make, delete ------------------------------------------------------------------------------------------
+    # --- open, create, delete ----------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
         """Return whether a managed ledger exists at `path`. One with an interrupted deletion does not exist."""

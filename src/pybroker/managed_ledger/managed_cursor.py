@@ -381,7 +381,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """
         return await self.ledger.document.announce_delayed(self.name, self.cursor_id)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
         return await self.ledger.backlog_of(self)

@@ -710,7 +710,7 @@ class ManagedLedger(AppendListener):
                 raise
             return None
 
-    # --- cursors and life --------------------------------------------------------------------------------------------
+    # --- cursors and lifecycle ---------------------------------------------------------------------------------------
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         self._resources.flush_soon(cursor.flush)

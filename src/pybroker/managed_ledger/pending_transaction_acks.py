@@ -164,7 +164,7 @@ class PendingTransactionAcks:
     def __bool__(self) -> bool:
         return bool(self.open)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def has_ended(self, txn: TxnId) -> bool:
         return txn in self._ended or self._is_below_mark(txn)

@@ -129,7 +129,7 @@ class StoredInfo:
         if self.is_fenced:
             raise fenced(self.path)
 
-    # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
+    # --- single changes, undone if they cannot be stored --------------------------------------------------------------
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
         """Set properties, and remove properties that are None. Durable on return. Raises StoreError, and then nothing

@@ -132,7 +132,7 @@ class Part(Generic[T]):
         self._rows: OrderedDict[Hashable, OrderedDict[T, _Waiting]] = OrderedDict()  # groups in round-robin order
         self._group_of: dict[T, Hashable] = {}
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -180,7 +180,7 @@ class Part(Generic[T]):
     def _head(self) -> tuple[T, _Waiting]:
         return next(iter(next(iter(self._rows.values())).items()))
 
-    # --- taking and giving back --------------------------------------------------------------------------------------
+    # --- take and release --------------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
         """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if any."""

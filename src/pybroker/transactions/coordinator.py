@@ -133,7 +133,7 @@ class Coordinator:
             self._all_told,
         )
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
         """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S`."""

@@ -92,7 +92,7 @@ class Coordinators:
         if not self.is_enabled:
             raise NotAllowedError(NOT_ENABLED)
 
-    # --- which there are -----------------------------------------------------------------------------------------------
+    # --- existing coordinators -----------------------------------------------------------------------------------------
 
     def running(self) -> list[Coordinator]:
         return [each for _, each in sorted(self._context.coordinators.items())]
@@ -215,7 +215,7 @@ class Coordinators:
     async def forget_sinks_of(self, name: str) -> int:
         return sum([await each.forget_sinks_of(name) for each in self.running()])
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
         """Start the coordinators of this broker that have a log, in the background. Raises StoreError."""

@@ -226,7 +226,7 @@ class ZooKeeperClient:
         """Why the last connection ended or could not be opened."""
         self._reason = ""  # why this side ends the connection
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SessionState:

@@ -232,7 +232,7 @@ def _multi_header(operation: Operation) -> bytes:
     return _MULTI_HEADER.pack(operation, 0, -1)
 
 
-# --- bodies of answers -----------------------------------------------------------------------------------------------
+# --- bodies of responses ---------------------------------------------------------------------------------------------
 
 
 def read_value(reader: Reader) -> tuple[bytes, Stat]:

@@ -216,7 +216,7 @@ class ClusterMembership:
             for broker_id, each in self._registered.registrations.items()
         ]
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self, deadline_s: float) -> None:
         """Register this broker, and join the leader election. Clients must be able to connect before this call.

@@ -150,7 +150,7 @@ class BundleOwnership:
         """
         await self._tasks.close()
 
-    # --- questions without IO ----------------------------------------------------------------------------------------
+    # --- queries without IO ------------------------------------------------------------------------------------------
 
     def bundle_of(self, topic: TopicName) -> NamespaceBundle:
         """Return the bundle of `topic`. Raises TopicNotFound without its namespace."""

@@ -129,7 +129,7 @@ class DelayedIndex:
         bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
         return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
         """Add entries. Return True if new runs were created, which are not stored yet."""
@@ -193,7 +193,7 @@ class DelayedIndex:
         self._serial += 1
         heappush(self._runs, (run.due_ms, self._serial, run))
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- take --------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
         while (first := self._first()) is not None:
@@ -293,7 +293,7 @@ class DelayedIndex:
         self._newest.clear()
         self._runs.clear()
 
-    # --- to store ----------------------------------------------------------------------------------------------------
+    # --- storing -----------------------------------------------------------------------------------------------------
 
     @property
     def last_serial(self) -> int:

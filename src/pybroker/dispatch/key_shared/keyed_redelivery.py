@@ -159,7 +159,7 @@ class KeyedReplay(Waiting):
         ready = self._ready.get(consumer)
         return None if ready is None else ready.first()
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Iterable[int], sticky_hashes: Iterable[int]) -> None:
         """Add waiting entries with their hashes. Entries that already wait are ignored."""
@@ -191,7 +191,7 @@ class KeyedReplay(Waiting):
         for consumer, ids in ready.items():
             self._put(self._ready_of(consumer), ledger_id, ids)
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- take --------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
         """Take the lowest ready entries, ascending, with their hashes; with `before`, only entries before it."""
@@ -258,7 +258,7 @@ class KeyedReplay(Waiting):
             ]
             self.discard(ledger_id, found)
 
-    # --- other places ------------------------------------------------------------------------------------------------
+    # --- changed owners ----------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
         """Make the entries of this hash ready for its consumer.
