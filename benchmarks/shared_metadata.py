@@ -229,7 +229,7 @@ asyncio.run(main())
 
 
 def fill_embedded(directory: Path, topics: int, source: str) -> None:
-    """Fill the embedded store by the source tree that uses it, because layouts differ."""
+    """Fill the embedded store with the code of the source tree that will use it, because layouts differ."""
     environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
     subprocess.run([sys.executable, "-c", _FILL, str(directory), str(topics)], env=environment, check=True)
 

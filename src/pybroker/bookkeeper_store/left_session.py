@@ -74,8 +74,9 @@ def _read(path: Path) -> SessionTicket | None:
 
 
 def write_session(directory: Path, ticket: SessionTicket) -> None:
-    """Replace the file. A failure is logged: without the file, a restarted broker must wait for the timeout of the
-    session.
+    """Replace the file with the session that `ticket` identifies.
+
+    A failure is logged: without the file, a restarted broker must wait for the timeout of the session.
     """
     path = directory / FILE_NAME
     partial = path.with_name(path.name + ".partial")

@@ -27,7 +27,7 @@ Query = Mapping[str, object]
 
 
 class NotThere(CommandFailed):
-    """The broker answered a call of `path` with 404."""
+    """The broker responded to a request for `path` with 404."""
 
     def __init__(self, text: str, path: str = "", advice: str = "") -> None:
         super().__init__(text)

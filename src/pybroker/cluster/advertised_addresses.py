@@ -72,8 +72,10 @@ class AdvertisedAddresses:
         return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """Return the addresses of a listener. Raise ServiceNotReady for an unknown name. . Without a name, return for
-        each scheme the address of the internal listener, or else of the first listener with that scheme.
+        """Return the addresses of a listener. Raise ServiceNotReady for an unknown name.
+
+        Without a name, return for each scheme the address of the internal listener, or else of the first listener with
+        that scheme.
         """
         if not listener_name:
             return self._default

@@ -22,8 +22,9 @@ _DIGEST_MARK = b"#"
 
 
 class Survivors:
-    """The remaining messages of one compaction. . Invariant: `_last` has the last recorded message of each key with a
-    value.
+    """The remaining messages of one compaction.
+
+    Invariant: `_last` has the last recorded message of each key with a value.
     """
 
     def __init__(self, *, keeps_messages_without_key: bool) -> None:

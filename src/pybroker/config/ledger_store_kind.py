@@ -20,7 +20,7 @@ class LedgerStoreKind(Enum):
 
 
 def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
-    """Return `ledgerStore`, or the meaning of an empty one. Raises ConfigError."""
+    """Return the kind in `ledgerStore`; if that is empty, the kind that other keys imply. Raises ConfigError."""
     is_shared = bool(config.metadata_store_url.strip())
     if config.ledger_store:
         kind = LedgerStoreKind(config.ledger_store)

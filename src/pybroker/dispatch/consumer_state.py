@@ -33,9 +33,11 @@ AUTO_SPLIT = KeySharedOptions(None, False)
 
 
 class ConsumerState:
-    """State of one consumer of a subscription. . Invariants: `unacked_messages` is the sum of this consumer's pending
-    acks. A consumer that reaches its limit is `blocked` until the count falls to half of the limit. Permits may be
-    negative, because an entry is sent whole while at least one permit is left.
+    """State of one consumer of a subscription.
+
+    Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
+    `blocked` until the count falls to half of the limit. Permits may be negative, because an entry is sent whole while
+    at least one permit is left.
     """
 
     __slots__ = (

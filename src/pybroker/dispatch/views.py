@@ -39,7 +39,7 @@ class InOrderView(Protocol):
 
 
 class IndividualView(Protocol):
-    """Types that serve several consumers, with individual acknowledgements: Shared and Key_Shared."""
+    """Shared and Key_Shared subscriptions, with several consumers and individual acknowledgements."""
 
     redelivery_counts: RedeliveryCounts
     unacked_messages: int

@@ -197,7 +197,10 @@ class LakePipeline:
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:
-        """Commit once if there are new entries. Return whether there were. Raises LeaseLost, LakeError, ReadingFailed."""
+        """Commit once if there are new entries.
+
+        Return whether there were any. Raises LeaseLost, LakeError, ReadingFailed.
+        """
         self._check_owner()
         batch = self.plan()
         self.figures.lag_bytes = batch.size_bytes + batch.remaining_bytes

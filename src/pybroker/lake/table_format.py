@@ -88,7 +88,7 @@ class Change:
 
 
 class LakeTable(ABC):
-    """One table, bound to the pipeline that writes into it. Synchronous, not thread-safe."""
+    """The interface of one table, bound to the pipeline that writes into it. Synchronous, not thread-safe."""
 
     name: str
 

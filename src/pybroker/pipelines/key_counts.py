@@ -68,7 +68,7 @@ class KeyCounts:
                 count.messages -= taken
 
     def heaviest(self, number: int, *, by_bytes: bool = False) -> list[tuple[bytes, KeyCount]]:
-        """Return the heaviest keys in descending order, equal ones by key."""
+        """Return the heaviest keys in descending order. Equally heavy keys are ordered by key."""
         return sorted(
             self.keys.items(),
             key=lambda item: (-(item[1].size_bytes if by_bytes else item[1].messages), item[0]),

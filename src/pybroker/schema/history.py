@@ -21,7 +21,7 @@ def version_to_bytes(version: int) -> bytes:
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode the first 8 bytes. The result is negative if they are not a version."""
+    """Decode a version number from the first 8 bytes of `data`. The result is negative if they are not a version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
@@ -77,7 +77,7 @@ class History:
 
 
 class HistoryCache:
-    """A cache of histories by path, limited in bytes."""
+    """A cache of schema histories by path, limited in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

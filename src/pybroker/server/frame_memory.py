@@ -31,8 +31,9 @@ C = TypeVar("C", bound=FrameSender)
 
 
 class FrameMemory(Generic[C]):
-    """The counted memory of all connections of a broker. . Invariant: the memory part `frames` is the sum of all
-    counted connections.
+    """The counted memory of all connections of a broker.
+
+    Invariant: the memory part `frames` is the sum of all counted connections.
     """
 
     def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:

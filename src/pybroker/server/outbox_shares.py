@@ -20,8 +20,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class OutboxShares(Generic[K]):
-    """The unsent bytes of all connections of a broker. . Invariant: the memory part is the sum over all counted
-    connections.
+    """The unsent bytes of all connections of a broker.
+
+    Invariant: the memory part is the sum over all counted connections.
     """
 
     def __init__(self, part: Part[object], max_bytes: int) -> None:

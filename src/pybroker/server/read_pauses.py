@@ -35,8 +35,9 @@ class Readable(Protocol):
 
 
 class ReadPauses:
-    """The reasons for which a connection does not read. . Invariant: an open transport reads exactly while `reasons` is
-    0.
+    """The reasons for which a connection does not read.
+
+    Invariant: an open transport reads exactly while `reasons` is 0.
     """
 
     __slots__ = ("_transport", "reasons")

@@ -50,7 +50,7 @@ class RepeatedEvents:
         self._summaries: dict[ClientId, Summary] = {}
 
     def add(self, client: ClientId, event: str, topic: str = "") -> bool:
-        """Count an event. Return whether it is to be logged."""
+        """Count an event. Return whether to log it."""
         if not self._max:
             return True
         key = (client, event, topic)

@@ -174,7 +174,9 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return ids [low, high) as `LedgerStore.publish_time_span` does, among `entry_count` entries."""
+        """Return a range of entry ids [low, high), as `LedgerIndex.publish_time_span` defines it, for a ledger of
+        `entry_count` entries.
+        """
         times = self.publish_times
         if not times:
             return 0, entry_count

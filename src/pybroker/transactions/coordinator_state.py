@@ -167,7 +167,7 @@ class CoordinatorState:
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
-        """Return None for an ended or unknown transaction."""
+        """Return the transaction with this number; None if it has ended or is unknown."""
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:

@@ -77,8 +77,9 @@ class TransactionSlot:
 
 
 class TransactionSlots(Admissions[Holder, TransactionSlot]):
-    """The slots of one coordinator. . Invariant: a request waits only if it cannot be served, unless a limit was
-    raised.
+    """The slots of one coordinator.
+
+    Invariant: a request waits only if it cannot be served, unless a limit was raised.
     """
 
     def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:

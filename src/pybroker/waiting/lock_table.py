@@ -15,8 +15,10 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class LockTable(Generic[Name, Owner]):
-    """The held locks and their queues. . Invariants: a name is listed exactly while its lock is held; no waiter waits
-    for a free lock; an owner is not in the queue of its own lock.
+    """The held locks and their queues.
+
+    Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in the
+    queue of its own lock.
     """
 
     __slots__ = ("_owners", "_queues")

@@ -220,7 +220,10 @@ def _not_negative(time_ms: int) -> int:
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
-    """Return the chunk, or None for a whole message. Never raises. One search for the tag usually suffices."""
+    """Return message and number of the chunk in this entry; None for a whole message.
+
+    Never raises. One search for the tag usually suffices.
+    """
     uuid = b""
     index = count = 0
     try:

@@ -13,8 +13,10 @@ MAX_PERMITS = 20_000
 
 
 class FlowWindow:
-    """The permits of one consumer. Pure. . Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed
-    them, because brokers send whole entries.
+    """The permits of one consumer. Pure.
+
+    Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send whole
+    entries.
     """
 
     def __init__(self, window_bytes: int) -> None:

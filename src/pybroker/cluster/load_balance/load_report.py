@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ResourceUsage(NamedTuple):
-    """Usage and limit of one resource. With an unknown limit, 0 or less, the usage has no share, as in Pulsar."""
+    """Usage and limit of one resource. If the limit is unknown (0 or less), the usage has no share, as in Pulsar."""
 
     usage: float = 0.0
     limit: float = 0.0

@@ -16,7 +16,7 @@ from pybroker.dispatch.key_shared.hash_owners import HashOwners
 
 
 class KeptHashes:
-    """Owned by a Key_Shared dispatcher, which assigns waiting entries again after a change.
+    """The kept hashes of one Key_Shared dispatcher, which assigns waiting entries again after each change.
 
     `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a call.
     """
