@@ -141,7 +141,7 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
         raise InvalidMetadata(f"An ensemble in the ledger metadata does not have {quorums.ensemble_size} bookies.")
     if any(len(set(each.ensemble)) != len(each.ensemble) for each in segments):
-        raise InvalidMetadata("An ensemble in the ledger metadata names a bookie twice.")
+        raise InvalidMetadata("An ensemble in the ledger metadata contains a bookie twice.")
     is_closed = state is LedgerState.CLOSED
     last_entry_id = form.last_entry_id if is_closed else -1
     if is_closed and (not form.HasField("last_entry_id") or last_entry_id < -1 or form.length < 0):

@@ -83,7 +83,7 @@ class LedgerReader:
                     continue
             heard = heard or code == OK or code in _MISSING
         if not heard:
-            raise EntryUnavailable(f"No bookie answers for ledger {self.ledger_id}: its last entry is not known.")
+            raise EntryUnavailable(f"No bookie of ledger {self.ledger_id} responds: its last entry is not known.")
         return self.last_readable
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:

@@ -93,7 +93,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         except NodeExists as error:
             raise LedgerExists(f"Ledger {ledger_id} exists already.") from error
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"Ledger {ledger_id} may be created or not: {error}") from error
+            raise MetadataUnknown(f"It is unknown whether ledger {ledger_id} was created: {error}") from error
         return stat.version
 
     async def read(self, ledger_id: int) -> StoredMetadata:
@@ -113,7 +113,9 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         except NoNode as error:
             raise NoSuchLedger(f"Ledger {ledger_id} does not exist.") from error
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"The metadata of ledger {ledger_id} may be changed or not: {error}") from error
+            raise MetadataUnknown(
+                f"It is unknown whether the metadata of ledger {ledger_id} was changed: {error}"
+            ) from error
         return stat.version
 
     async def delete(self, ledger_id: int) -> None:
@@ -124,7 +126,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         except NoNode:
             return
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"Ledger {ledger_id} may be deleted or not: {error}") from error
+            raise MetadataUnknown(f"It is unknown whether ledger {ledger_id} was deleted: {error}") from error
         parent = path.rpartition("/")[0]
         while parent != self._root:
             try:

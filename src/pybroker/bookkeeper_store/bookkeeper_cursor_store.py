@@ -242,7 +242,7 @@ class BookKeeperCursorStore(CursorStore):
             logs.warning(
                 "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
             )
-            raise StoreError(f"naming the cursor ledger {ledger.ledger_id} took too long, try again")
+            raise StoreError(f"storing the id of cursor ledger {ledger.ledger_id} took too long, try again")
         ledger.is_named = True
         if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
             await delete_ledger(self._client, before)

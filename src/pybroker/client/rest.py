@@ -105,7 +105,7 @@ class RestClient:
                 if self._is_unknown and time.monotonic() + pause_s > begun_s + (self._contact_patience_s or 0):
                     raise Unreachable(
                         f"{method} {path}: no broker answers at {self.where} ({reason_of(error)}). Check host and port of "
-                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not that of service.url"
+                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not service.url"
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(

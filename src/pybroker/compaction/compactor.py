@@ -176,9 +176,8 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"what has to be noted of its {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and"
-                f" compaction may have {most_bytes >> 20} MiB of memory: raise brokerMemoryLimitMB, or end keys that are not"
-                " needed by messages without a payload"
+                f"compaction needs {noted_bytes >> 20} MiB so far for {self._survivors.key_count} keys, and may use"
+                f" {most_bytes >> 20} MiB: raise brokerMemoryLimitMB, or delete unneeded keys by messages without a payload"
             )
 
 

@@ -85,7 +85,7 @@ def _without_domain(pattern: str) -> str:
     for domain in sorted(DOMAINS, key=len, reverse=True):
         if before.endswith(domain):
             return before.removesuffix(domain) + rest
-    raise InvalidPattern(f"topics pattern {pattern!r} names no topic domain: use persistent or non-persistent")
+    raise InvalidPattern(f"topics pattern {pattern!r} contains no topic domain: use persistent or non-persistent")
 
 
 @lru_cache(maxsize=MAX_SHARED_PATTERNS)

@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _choice(config, "pulsar_broker_scope", SCOPES)
     _choice(config, "pulsar_reset", RESETS)
     if config.getoption("--pulsar-admin-url") and not config.getoption("--pulsar-url"):
-        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, which names the same broker")
+        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, with the address of the same broker")
     if url := config.getoption("--pulsar-url"):
         # For unittest's classes and the worker processes of xdist.
         os.environ["PULSAR_URL"] = str(url)

@@ -102,7 +102,7 @@ class Marks:
                 return False
             raise InvalidTxnStatus(
                 f"the sink {label.sink} belongs to the writer {mark.writer!r}, and batches of {label.writer!r} would be taken for "
-                "its: use another name for this sink, or take it over when the other one has ended for good"
+                "its: use another name for this sink, or take it over when the other writer has ended permanently"
             )
         return label.batch <= mark.batch
 

@@ -77,7 +77,7 @@ class EntryFormat:
         start = HEADER_SIZE + self.digest_size
         if len(stored) < start:
             raise DamagedEntry(
-                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; {start} are the least."
+                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; the minimum is {start}."
             )
         ledger_id, stored_id, last_confirmed, length_bytes = _HEADER.unpack_from(stored)
         payload = stored[start:]

@@ -128,7 +128,7 @@ class AnswerReader:
 
     def _check_size(self, size: int) -> None:
         if not ANSWER_SIZE <= size <= self._max_frame_bytes:
-            raise InvalidAnswer(f"A frame of {size} bytes is not an answer; {self._max_frame_bytes} are the most.")
+            raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
 
     def _keep(self, data: bytes, at: int) -> None:
         """Keep the incomplete frame at the end. Its size is checked as soon as it is known."""

@@ -119,7 +119,7 @@ class FrameReader:
         while len(self._rest) >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._rest)
             if size > self._max_frame_bytes:
-                raise InvalidAnswer(f"A frame has {size} bytes; {self._max_frame_bytes} are the most.")
+                raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
             if len(self._rest) < 4 + size:
                 break
             bodies.append(bytes(self._rest[4 : 4 + size]))

@@ -209,7 +209,7 @@ class MessageConsumer(Receiver, ClientPart):
 def _require_one(partitions: int, message_id: MessageId | None) -> None:
     if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
         raise ClientError(
-            f"message {message_id} belongs to one partition, and the topic has {partitions}: name the partition as the topic"
+            f"message {message_id} belongs to one partition, and the topic has {partitions}: give the partition as the topic"
         )
 
 

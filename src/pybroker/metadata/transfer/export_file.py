@@ -123,7 +123,7 @@ def checked_header(path: Path) -> tuple[Header, int]:
                 if (end.documents, end.sha256) != (count, digest.hexdigest()):
                     raise InvalidExport(f"{path} is damaged: its checksum does not match. Export again.")
                 if file.read(1):
-                    raise InvalidExport(f"{path} has content behind its end. Export again.")
+                    raise InvalidExport(f"{path} has content after its end. Export again.")
                 return header, count
             digest.update(line)
             count += 1

@@ -121,7 +121,7 @@ class _CopyCommand:
             if left := incomplete_copies(self._directory, LOCAL):
                 raise StoreError(
                     f"these topics are complete, but copies of others are not: {', '.join(each.name for each in left)}. Copy them"
-                    " again; no broker starts on the directory before"
+                    " again; until then, no broker starts on the directory"
                 )
             mark.unlink(missing_ok=True)
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})
