@@ -106,7 +106,7 @@ class ConnectionV3(asyncio.Protocol):
         self.close(f"connection lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def close(self, reason: str) -> None:
-        """Fail all requests and close. Idempotent."""
+        """Close the connection. All requests fail with `reason`. Idempotent."""
         if self._close_reason is not None:
             return
         self._close_reason = reason

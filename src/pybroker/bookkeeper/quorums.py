@@ -56,7 +56,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether in each write set fewer than A bookies are not fenced."""
+        """Return whether so many bookies of each write set are fenced that the rest is no ack quorum."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()

@@ -125,7 +125,7 @@ class OpenLedger:
 
 
 def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
-    """Notify the listeners of runs that have ended, each once for consecutive runs."""
+    """Notify the listeners of runs that have ended. A listener is called once for consecutive runs."""
     group: list[AppendRun] = []
     for run in runs:
         if group and group[0].listener is not run.listener:

@@ -176,8 +176,9 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"compaction needs {noted_bytes >> 20} MiB so far for {self._survivors.key_count} keys, and may use"
-                f" {most_bytes >> 20} MiB: raise brokerMemoryLimitMB, or delete unneeded keys by messages without a payload"
+                f"the state of {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and compaction may"
+                f" use {most_bytes >> 20} MiB: raise brokerMemoryLimitMB, or delete unneeded keys by messages without a"
+                " payload"
             )
 
 

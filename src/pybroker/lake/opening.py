@@ -24,7 +24,10 @@ Readers of an older version have this time to finish.
 
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
-    """Return the table, which need not exist yet. `topics`: the topics with positions to load (Delta)."""
+    """Return the table, which need not exist yet.
+
+    `topics`: topics whose positions are loaded with the table (needed by Delta).
+    """
     if settings.format == "iceberg":
         from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
 

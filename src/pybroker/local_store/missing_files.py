@@ -113,8 +113,8 @@ class MissingFiles:
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
-        """Of the ledgers in `ledger_ids`, return the ones that a topic's metadata lists, that have no row in
-        `checkpoint.db`, and that have a missing or truncated file.
+        """Of the ledgers in `ledger_ids`, return the ones without a row in `checkpoint.db` that a topic's metadata
+        lists and whose file is missing or truncated.
         """
         missing = []
         for ledger_id in sorted(ledger_ids):

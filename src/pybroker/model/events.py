@@ -48,7 +48,7 @@ class SendRun:
 
 
 class SendRefused:
-    """SEND that must be answered with SEND_ERROR: the frame is valid, its content is not."""
+    """A SEND that gets the response SEND_ERROR: the frame is valid, its content is not."""
 
     __slots__ = ("error", "producer_id", "sequence_id")
 
@@ -122,7 +122,7 @@ class Redeliver:
 
 
 class CommandRefused:
-    """Request that is answered with ERROR without being processed."""
+    """A request that gets the response ERROR without being processed."""
 
     __slots__ = ("command", "error", "request_id")
 

@@ -34,7 +34,7 @@ class ClientId:
 
 @dataclass
 class Summary:
-    """Events of one client in an interval that were not logged, by name."""
+    """The number of events of one client that were not logged in an interval, by event name."""
 
     client: ClientId
     unlogged: Counter[str] = field(default_factory=Counter)

@@ -171,7 +171,7 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, which must have no other consumer, and close."""
+        """Delete the subscription, and close this consumer. The subscription must have no other consumer."""
         for each in self._partitions.values():
             await each.unsubscribe()
         await self.close()

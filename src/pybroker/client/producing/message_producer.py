@@ -329,7 +329,7 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and wait until it is stored. Raises the reason if it is not."""
+        """Send a message, and wait until it is stored. If it is not stored, raise the reason."""
         message = OutgoingMessage(
             value,
             key,

@@ -41,8 +41,8 @@ class KeptHashes:
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """Return whether another consumer must receive the entries of this hash.
 
-        If several consumers have incomplete messages of it, the hash stays with the consumer that keeps it, or with its
-        owner if that has one too.
+        A kept hash is served by the consumer that keeps it. Any other hash is served by its owner if, with out-of-order
+        delivery, the owner has an incomplete message of it.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
