@@ -257,7 +257,14 @@ def make_namespace(rest: Rest) -> None:
     rest.call("POST", f"namespaces/{NAMESPACE}/deduplication", True)
 
 
-@pytest.mark.parametrize("order", [("own", "own"), ("java", "own", "java"), ("own", "java", "own")], ids="-".join)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("own", "own"), id="own-own"),
+        pytest.param(("java", "own", "java"), id="java-own-java", marks=pytest.mark.cluster),
+        pytest.param(("own", "java", "own"), id="own-java-own", marks=pytest.mark.cluster),
+    ],
+)
 async def test_features_continue_at_the_next_broker(
     brokers: Brokers, cluster: BookKeeperCluster, order: tuple[str, ...]
 ) -> None:
