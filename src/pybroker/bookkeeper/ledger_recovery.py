@@ -156,7 +156,7 @@ class LedgerRecovery:
                     try:
                         last_confirmed = max(last_confirmed, self._format.unpack(body, None).last_confirmed)
                     except DamagedEntry:
-                        continue  # Fenced, but what it knows is lost: not counted.
+                        continue  # Not counted: the bookie is fenced, but its last confirmed entry is unreadable.
                 elif code == WrongKey.code:
                     raise WrongKey(f"The password of ledger {self._ledger_id} is wrong (bookie {ensemble[index]}).")
                 elif code not in {NoSuchEntry.code, NoSuchLedger.code}:

@@ -23,7 +23,10 @@ from pybroker.model.position import Position
 
 
 class MultiConsumerDispatcher(Dispatcher):
-    """Invariant: an entry is in `PendingAcks`, or waits to be sent, or neither; never both."""
+    """The base of Shared and Key_Shared dispatchers.
+
+    Invariant: an entry is in `PendingAcks`, or waits to be sent, or neither; never both.
+    """
 
     keeps_chunks_together = True
 

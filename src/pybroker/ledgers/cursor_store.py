@@ -65,4 +65,4 @@ class CursorStore(ABC):
 
     @abstractmethod
     async def delete(self, cursor_id: str) -> None:
-        """Forget the cursor durably; unknown ids are ignored."""
+        """Delete the cursor durably. Unknown ids are ignored."""

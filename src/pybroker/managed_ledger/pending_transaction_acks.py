@@ -1,4 +1,4 @@
-"""Pending transaction acks of one cursor: acknowledgements of open transactions, applied by a commit, forgotten by an
+"""Pending transaction acks of one cursor: acknowledgements of open transactions, applied by a commit, discarded by an
 abort. Pure.
 
 They are part of the cursor's state and records, so a commit is one record that ends the transaction and acknowledges

@@ -18,7 +18,7 @@ class WaitTimedOut(Exception):
 
 
 class WaitLimit:
-    """The limit for one kind of request. Invariant: `count` requests are within `waiting`."""
+    """The limit for one kind of request. Invariant: `count` is the number of open `waiting` contexts."""
 
     def __init__(self, key: str) -> None:
         """`key`: the configuration key of the limit, for error texts."""

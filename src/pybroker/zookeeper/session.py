@@ -1,19 +1,19 @@
 """The rules of one ZooKeeper session, without IO: bytes and times in, bytes and events out. `client.py` drives it.
 
 A session lives in the servers and moves between connections. The server forgets it when it has received nothing for the
-negotiated time-out, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide
+negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide
 by its own clock that the session is lost, and earlier than the server.
 
 Deadline: `confirmed_ms` is the time at which the newest *answered* request was sent. The server received that request
-later, so it keeps the session at least until `confirmed_ms` + time-out. The session counts as lost at 5/6 of the
-time-out after it. The time of the response would be wrong: after this process was frozen, an old response may be in the
+later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the
+timeout after it. The time of the response would be wrong: after this process was frozen, an old response may be in the
 socket's buffer.
 
-    CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server's word)
+    CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server)
                        ^------------- LOST         any state --> CLOSED
 
-Invariants: answers belong to requests in their order; a request is either answered, or returned by `disconnected`; once LOST
-is reported, nothing of the former session is used.
+Invariants: responses have the order of their requests. A request either gets a response, or is returned by
+`disconnected`. After LOST is reported, the former session is not used.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LOST_SHARE: Final = 5 / 6
 MAX_FRAME_BYTES: Final = 1 << 30
 """A longer frame means that the peer is not a ZooKeeper server."""
 
-_CONNECT = Struct(">iqiq")  # protocol version, last zxid, time-out, session id; then password and read-only flag
-_CONNECTED = Struct(">iiq")  # protocol version, time-out, session id; then password
+_CONNECT = Struct(">iqiq")  # protocol version, last zxid, timeout, session id; then password and read-only flag
+_CONNECTED = Struct(">iiq")  # protocol version, timeout, session id; then password
 _REQUEST = Struct(">iii")  # length, xid, operation
 _ANSWER = Struct(">iqi")  # xid, zxid, error code
 _LENGTH = Struct(">i")

@@ -3,7 +3,7 @@
 Pure. Invariant: a batch is valid only if all batches before it, from the checkpoint's sequence number on, are valid.
 Other bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
 
-    behind the last whole batch of a file                synced journal              journal without sync
+    after the last whole batch of a file                 synced journal              journal without sync
     old bytes, zeros, a torn batch                       torn tail: cut, reported    the same
     damage that the checkpoint covers completely         skipped, reported           the same
     a torn batch, then a valid one of this use           damage: refuse              cut: the disk never had that write
