@@ -26,7 +26,8 @@ from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.protocol.frames import LAST_ENTRY, batch_entries
 
 _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
-_FIRST_GUESS_BYTES = 4096
+_FIRST_GUESS_BYTES = 64 * 1024
+"""The assumed size of an entry before the first one is received: a low guess reads large entries in vain."""
 _ENTRY_HEAD_BYTES = 64
 """Not less than what precedes the payload of an entry in a batch."""
 
@@ -44,6 +45,7 @@ class LedgerReader:
         self._pool = pool
         self._options = options
         self._without_batches: set[str] = set()
+        self._average_bytes = _FIRST_GUESS_BYTES
         self.renewed(metadata)
 
     def renewed(self, metadata: LedgerMetadata) -> None:
@@ -168,11 +170,12 @@ class LedgerReader:
         reading: deque[tuple[list[str], asyncio.Future[ReadResult]]] = deque()
         received_bytes, next_entry_id = 0, first_entry_id
         while True:
-            average = received_bytes // len(entries) if entries else _FIRST_GUESS_BYTES
+            if entries:
+                self._average_bytes = received_bytes // len(entries)
             while (
                 next_entry_id <= last
                 and len(reading) < self._options.max_concurrent_reads
-                and (not reading or received_bytes + (len(reading) + 1) * average <= max_bytes)
+                and (not reading or received_bytes + (len(reading) + 1) * self._average_bytes <= max_bytes)
             ):
                 reading.append(self._begin(next_entry_id))
                 next_entry_id += 1

@@ -33,6 +33,7 @@ from pybroker.cluster.ownership.namespace_bundle import (
     NamespaceBundle,
     bundle_of_path,
     bundle_of_topic,
+    is_bundle_of,
 )
 from pybroker.cluster.ownership.owner_document import (
     OwnerDocument,
@@ -319,7 +320,7 @@ class BundleOwnership:
         if system_topics.is_heartbeat_namespace(bundle.namespace):
             return
         await self._resources.refresh(metadata_paths.local_policies(bundle.namespace))
-        if bundle not in self.bundles_of(bundle.namespace):
+        if not is_bundle_of(bundle, self.boundaries(bundle.namespace)):
             raise MetadataError(f"Namespace bundle {bundle} was split or deleted; look the topic up again")
 
     async def _withdraw(self, bundle: NamespaceBundle, session: int, version: int) -> None:
