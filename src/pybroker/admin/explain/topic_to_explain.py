@@ -1,7 +1,7 @@
-"""Loads the topic to explain, and waits for a short time if it is being loaded or closed.
+"""Loads the topic to explain. If it is being loaded or closed, waits for a short time only.
 
-Explaining a blocked topic must not block: the call is answered within `LOAD_WAIT_S`. A started load continues in the
-background.
+An explanation of a blocked topic must not block itself: the response is sent within `LOAD_WAIT_S`. A load that was
+started continues in the background.
 """
 
 from __future__ import annotations

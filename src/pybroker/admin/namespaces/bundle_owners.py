@@ -1,4 +1,4 @@
-"""Calls for the bundles of a namespace, whose owners are several brokers of a cluster."""
+"""Calls for the bundles of a namespace, which several brokers of a cluster may own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ async def on_each_bundle(
     may_acquire: bool,
     method: str | None = None,
 ) -> None:
-    """Call `act` for each bundle that this broker owns, and send the call to the owners of the others.
+    """Call `act` for each bundle that this broker owns, and forward the call to the owners of all other bundles.
 
-    `behind`: the path behind the bundle. `method` replaces that of the call. Without a cluster, call `act(None)`. Raises the first
-    error after all were tried.
+    `behind`: the path after the bundle. `method` replaces that of the call. A standalone broker calls `act(None)`. Continues after
+    errors; then raises the first error.
     """
     ownership, others = call.broker.ownership, call.broker.other_brokers
     if ownership is None or others is None:
@@ -58,7 +58,9 @@ async def on_each_bundle(
 
 
 def destination_url(call: Call, destination: str | None) -> str | None:
-    """Return the URL of the broker that shall own a bundle; None for this broker, or none. Refuse others with 409."""
+    """Return the URL of the broker that shall own a bundle. None if `destination` is absent or this broker. Raises
+    AdminError 409 for an unknown broker.
+    """
     if not destination or (call.broker.ownership is None and destination == broker_id(call)):
         return None
     brokers = {} if call.broker.ownership is None else call.broker.ownership.registry.brokers()
@@ -70,9 +72,10 @@ def destination_url(call: Call, destination: str | None) -> str | None:
 
 
 async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
-    """Make the broker at `url` acquire `bundle`, by an authoritative lookup of a topic in it, which Java brokers obey too.
+    """Make the broker at `url` acquire `bundle`, with an authoritative lookup of a topic in it. This also works with
+    Java brokers.
 
-    A failure is logged: then the leader chooses the owner at the next lookup.
+    Logs a failure; the leader then chooses the owner at the next lookup.
     """
     others = call.broker.other_brokers
     assert others is not None, "checked by `destination_url`"

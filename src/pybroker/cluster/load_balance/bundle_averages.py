@@ -68,7 +68,9 @@ UNKNOWN = BundleAverage(_of_unknown(SHORT_SAMPLES), _of_unknown(LONG_SAMPLES))
 
 
 class BundleAverages:
-    """Fed with each new report. Holds the bundles of the last reports, and those that disappeared at most KEPT_MS ago."""
+    """The averages of all bundles in the last reports, and of bundles that disappeared from the reports at most KEPT_MS
+    ago.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, BundleAverage] = {}
@@ -96,7 +98,7 @@ class BundleAverages:
             self._seen_ms.setdefault(bundle, now_ms)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
-        """Forget what no registered broker has reported for KEPT_MS, and brokers that are gone."""
+        """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that have left."""
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
             self.forget(bundle)

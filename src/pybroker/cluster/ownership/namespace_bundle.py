@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,6 +48,13 @@ def topic_in(bundle: NamespaceBundle) -> TopicName | None:
         if hash_position(name) in bundle.range:
             return name
     return None
+
+
+def is_bundle_of(bundle: NamespaceBundle, boundaries: Sequence[str]) -> bool:
+    """Return whether `bundle` is between two neighbours of `boundaries`, which have the form of `bundle_of_topic`."""
+    lower, upper = f"0x{bundle.range.lower:08x}", f"0x{bundle.range.upper:08x}"
+    index = bisect_left(boundaries, lower)
+    return list(boundaries[index : index + 2]) == [lower, upper]
 
 
 def bundle_of_path(path: str) -> NamespaceBundle | None:
