@@ -321,9 +321,12 @@ class BrokerService:
     async def hand_over(self) -> None:
         """Give all bundles to other brokers of the cluster, a few at a time, before the broker stops.
 
-        What is left after `HANDOVER_SHARE` of `brokerShutdownTimeoutMs` is released by `close`.
+        `close` releases the bundles that are left after `HANDOVER_SHARE` of `brokerShutdownTimeoutMs`. Without the metadata store
+        no other broker can get a bundle, so this does nothing.
         """
         if self.ownership is None or self.other_brokers is None:
+            return
+        if self.metadata_store.session_state is not SessionState.CONNECTED:
             return
         handover = BundleHandover(self.runtime, self.ownership, self.other_brokers, self.handovers_per_s)
         try:

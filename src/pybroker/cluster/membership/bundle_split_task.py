@@ -10,6 +10,7 @@ from pybroker.cluster.broker_registry import RegisteredBroker
 from pybroker.cluster.bundles import bundles_of
 from pybroker.cluster.load_balance.broker_choice import namespace_of
 from pybroker.cluster.load_balance.bundle_splits import Split, SplitSettings, bundles_to_split
+from pybroker.cluster.load_balance.load_report import LoadReport
 from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.stored_load_data import StoredLoadData
 from pybroker.config import BrokerConfig
@@ -48,6 +49,7 @@ class BundleSplitTask:
         self._resources = resources
         self._stored = stored
         self._splitter = splitter
+        self._checked: dict[str, LoadReport] = {}  # the last checked report of each broker
 
     async def run(self) -> None:
         while True:
@@ -55,12 +57,16 @@ class BundleSplitTask:
             await self.run_once()
 
     async def run_once(self) -> None:
+        """Check the reports that are new since the last check."""
         config, membership = self._runtime.config, self._membership
         is_enabled = config.load_balancer_enabled and config.load_balancer_auto_bundle_split_enabled
         if not is_enabled or not membership.is_leader() or len(membership.registrations) < 2:
+            self._checked.clear()
             return
         reports = {broker_id: each.report for broker_id, each in membership.registrations.items()}
-        for split in bundles_to_split(reports, membership.averages, self._bundles_of, split_settings(config)):
+        new = {broker_id: each for broker_id, each in reports.items() if self._checked.get(broker_id) is not each}
+        self._checked = reports
+        for split in bundles_to_split(new, membership.averages, self._bundles_of, split_settings(config)):
             if not membership.is_leader():
                 return
             await self._split(split)
