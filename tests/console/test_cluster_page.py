@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from tests.protocol.test_cluster import ADMIN, TOPIC, rest
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
 
 pytestmark = pytest.mark.long
 START_S = 30.0
@@ -94,9 +95,13 @@ def test_cluster_page_shows_owners_and_transfers_splits_and_unloads(browser: Bro
                 row.first.get_by_role("button", name="Unload").click()
                 page.get_by_role("dialog").get_by_role("button", name="Unload").click()
                 page.wait_for_selector("dialog", state="detached")
-                until(lambda before=before: row.count() < before)
+                until(partial(_has_fewer, row, before))
             assert not _owns(two)
             assert_readable(page)
+
+
+def _has_fewer(rows: Locator, before: int) -> bool:
+    return rows.count() < before
 
 
 def test_page_of_a_topic_leads_to_the_console_of_its_owner(browser: Browser) -> None:

@@ -89,7 +89,7 @@ async def _explain_at_any_broker() -> None:
         assert (await explained(other))["owner"]["broker"] == leader.registered.broker_id
         # No broker may have the bundle.
         assert await rest(leader, "PUT", f"{NAMESPACE}/unload") == (204, None)
-        cluster.choose = _none  # type: ignore[method-assign, assignment]
+        cluster.choose = _none  # type: ignore[method-assign]
         for each in cluster.brokers:
             ownership_of(each).registry.choose = _none  # type: ignore[attr-defined]
         for broker in cluster.brokers:

@@ -104,7 +104,7 @@ async def _publishing() -> None:
 
 
 def _received(consumer: pulsar.Consumer, count: int) -> set[str]:
-    found = set()
+    found: set[str] = set()
     while len(found) < count:
         message = consumer.receive(TIMEOUT_MS)
         found.add(message.data().decode())

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pulsar
 from tests.protocol.test_cluster import ADMIN, TIMEOUT_MS, TOPIC, look_up, rest
@@ -84,6 +85,9 @@ class _Load:
         is_complete = self._stop.is_set() and not self._threads[0].is_alive()
         return is_complete and set(self.receipted) <= set(self.received[name])
 
+    def has_receipts(self, count: int) -> bool:
+        return len(self.receipted) >= count
+
     def end(self) -> None:
         self._stop.set()
         self._threads[0].join()
@@ -99,8 +103,7 @@ async def _rolling_restart() -> None:
         load = _Load(cluster)
         await asyncio.to_thread(load.start)
         for index in range(3):
-            count = len(load.receipted)
-            await until(lambda count=count: len(load.receipted) > count + 20, pause_s=0.01)
+            await until(partial(load.has_receipts, len(load.receipted) + 20), pause_s=0.01)
             victim = cluster.brokers[index]
             had = {str(each) for each in _bundles(victim)}
             assert had, "each broker has a part of the topics"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from tests.unit.cluster.membership.members import Member, members, until
 
@@ -92,7 +93,7 @@ async def test_averages_of_a_leader_are_continued_by_the_next_one() -> None:
     async with members(2, load_balancer_report_update_min_interval_millis=0) as (first, second):
         for rate in (100, 200, 300):
             report(second, full=BundleFigures(rate, 1000))
-            await until(lambda rate=rate: _rate_at(first, second) == rate)
+            await until(partial(_has_rate, first, second, rate))
         runtime = Runtime(BrokerConfig())
         stored = [StoredLoadData(runtime, each.membership, each.store) for each in (first, second)]
         for each in stored:
@@ -117,6 +118,6 @@ async def test_averages_of_a_leader_are_continued_by_the_next_one() -> None:
         assert second.membership.averages.of(FULL).long.samples >= 3
 
 
-def _rate_at(member: Member, reporting: Member) -> float:
+def _has_rate(member: Member, reporting: Member, rate: float) -> bool:
     figures = member.membership.registrations[reporting.id].report.bundles.get(FULL)
-    return 0.0 if figures is None else figures.message_rate_in
+    return figures is not None and figures.message_rate_in == rate
