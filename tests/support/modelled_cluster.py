@@ -121,7 +121,7 @@ class ModelledCluster:
         self.tree = SharedTree()
         self.bookies = ModelCluster(Random(1))
         self.brokers: list[ClusterBroker] = []
-        self._starts = 100  # names of data directories, behind those of the first brokers
+        self._starts = 100  # numbers of the data directories of restarted brokers
         self.chosen = 0
         """Which broker the leader chooses next."""
 

@@ -105,10 +105,10 @@ const WHY = {
 
 /** An action on a bundle. In a cluster, the broker of this page sends it to the owner. */
 function action(cluster, bundle, text, destination) {
-  const behind = `/${bundle.namespace}/${bundle.range}/${text === "Split" ? "split" : "unload"}${query({ destinationBroker: destination })}`;
-  const path = `/admin/v2/namespaces${behind}`;
+  const rest = `/${bundle.namespace}/${bundle.range}/${text === "Split" ? "split" : "unload"}${query({ destinationBroker: destination })}`;
+  const path = `/admin/v2/namespaces${rest}`;
   return {
-    text, severity: "disruptive", method: "PUT", path: cluster.isShared ? `${BASE}${behind}` : path, why: WHY[text],
+    text, severity: "disruptive", method: "PUT", path: cluster.isShared ? `${BASE}${rest}` : path, why: WHY[text],
     command: `pybroker api PUT ${destination ? `'${path}'` : path} --yes`,
   };
 }

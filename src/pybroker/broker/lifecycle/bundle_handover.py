@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AT_ONCE = 4
 """Bundles that are handed over at the same time."""
 HANDOVER_SHARE = 0.75
-"""Of the time for stopping: the rest is for what could not be handed over."""
+"""Part of `brokerShutdownTimeoutMs` for the handover. In the rest, the broker closes the remaining bundles."""
 LOOKUP_WAIT_S = 5.0
 LEADER_WAIT_S = 5.0
 """For the next leader, if this broker was it."""

@@ -91,7 +91,7 @@ class BundleAverages:
             found.add(figures)
 
     def continue_from(self, bundle: str, stored: BundleAverage, now_ms: float) -> None:
-        """Take averages that an earlier leader stored, unless those here have as many samples."""
+        """Take averages that an earlier leader stored, unless the present averages have as many samples."""
         found = self._found.get(bundle)
         if found is None or found.long.samples < stored.long.samples:
             self._found[bundle] = stored

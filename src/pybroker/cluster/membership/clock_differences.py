@@ -21,7 +21,8 @@ class ClockDifferences:
 
     @property
     def found_ms(self) -> Mapping[str, int]:
-        """How far the clock of a broker is ahead of this broker's, negative if it is behind; only above LIMIT_MS."""
+        """By broker id, the milliseconds by which its clock is ahead of the clock of this broker; negative if it is behind. Only
+        differences above LIMIT_MS."""
         return self._found
 
     def add(self, broker_id: str, reported_ms: int, now_ms: int, *, is_new: bool) -> None:

@@ -28,4 +28,5 @@ class MembershipReport(NamedTuple):
     split_total: int = 0
     """Bundles that owners split because this broker, as the leader, asked for it."""
     clock_differences_ms: Mapping[str, int] = MappingProxyType({})
-    """How far the clocks of other brokers are ahead of this broker's, negative if behind; only those that differ."""
+    """By broker id, the milliseconds by which its clock is ahead of the clock of this broker; negative if it is behind. Only
+    brokers whose clocks differ."""

@@ -67,7 +67,7 @@ class StoredLoadData:
         logs.info("load_averages.continued", bundles=count)
 
     async def write_once(self) -> None:
-        """Store the averages of the busiest bundles and of all brokers, and delete those of others."""
+        """Store the averages of the busiest bundles and of all brokers. Delete documents of other bundles and brokers."""
         membership = self._membership
         if not membership.is_leader():
             return
