@@ -119,7 +119,7 @@ def finding_codes() -> str:
 
 
 def threat_model() -> str:
-    """Return SECURITY.md with links relative to its place in the site."""
+    """Return SECURITY.md with links that are relative to its path in the site."""
     return (
         SECURITY.read_text(encoding="utf-8").replace("](docs/", "](../").replace("# Security\n", "# Threat model\n", 1)
     )

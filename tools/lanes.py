@@ -1,6 +1,6 @@
 """Runs the test lanes: each test file belongs to exactly one lane, and a run ends with a list of its lanes.
 
-    python -m tools.lanes unit broker      the tests of two lanes, without those that take minutes
+    python -m tools.lanes unit broker      the tests of two lanes, without tests that take minutes
     python -m tools.lanes long             the tests that take minutes, of all lanes
     python -m tools.lanes lint simulate    other checks of the project
 
@@ -167,7 +167,7 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
 
 
 def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
-    """Run `command`, show its output, and return its last line."""
+    """Run `command`, print its output, and return the last line of the output. Record a failure in `outcome`."""
     last = ""
     started_s = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
