@@ -30,6 +30,7 @@ from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesRe
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
 from pybroker.memory.broker_memory import Memory
 from pybroker.model.counters import Buckets
+from pybroker.model.position import Position
 
 _COUNTERS = (
     "ledgers_created",
@@ -118,13 +119,18 @@ class BookKeeperLedgerStore(LedgerStore):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         opened = OpenLedger(self._ended, self._naming.now())
         is_compacted = purpose is LedgerPurpose.COMPACTED
         try:
             with self._measured(CREATE):
                 writer = await self.client.create_ledger(
-                    custom_metadata(purpose, owner, self._naming.mark),
+                    custom_metadata(purpose, owner, self._naming.mark, compacted_up_to),
                     opened,
                     digest_type=DigestType.CRC32 if is_compacted else None,
                     password=COMPACTED_PASSWORD if is_compacted else None,

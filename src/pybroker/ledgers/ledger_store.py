@@ -30,6 +30,7 @@ from pyroaring import BitMap
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import AppendWait, BookiesReport, ClientStatistics
 from pybroker.model.counters import Buckets
+from pybroker.model.position import Position
 
 T = TypeVar("T")
 
@@ -282,10 +283,16 @@ class LedgerStore(ABC):
         return None
 
     @abstractmethod
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         """Open a new ledger for appends and return its id, which is larger than every earlier id of the owner.
 
-        `owner` is the path of the managed ledger. A remote store records both, so that a lost ledger can be attributed.
+        `owner` is the path of the managed ledger, `compacted_up_to` the last entry that the compacted view covers. A remote
+        store records all three, so that a lost ledger can be attributed.
         """
 
     def may_be_named(self, ledger_id: int) -> bool:
