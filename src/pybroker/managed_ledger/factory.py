@@ -176,9 +176,9 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """Return the contents of a ledger that was not closed. A missing one counts as empty: with
-        `journalSyncData=false`, a power failure may lose the ledger but keep its name. It is logged, because it could
-        also be damage.
+        """Return the contents of a ledger that was not closed. A missing one counts as empty, as for Java brokers: with
+        `journalSyncData=false`, a power failure may lose the ledger but keep its name, and on BookKeeper an operator may have
+        deleted it. It is logged, because it could also be damage. The store makes sure that the ledger is missing.
         """
         try:
             return await self.store.recover(ledger_id)

@@ -14,7 +14,7 @@ from pybroker.bookkeeper.ledger_metadata import LedgerState, decode_metadata
 from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
 from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from pybroker.errors import LedgerFenced, StoreError
+from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
@@ -343,3 +343,21 @@ async def test_terminated_topic_has_its_last_position_in_the_document() -> None:
     assert managed.is_terminated
     assert managed.last_confirmed == positions[-1]
     await again.stop()
+
+
+async def test_missing_last_ledger_is_dropped_and_missing_full_ledger_stays_listed() -> None:
+    """As Java brokers do. Readers of a full ledger that is missing decide by `autoSkipNonRecoverableData`."""
+    layout = Layout()
+    broker = layout.broker()
+    _, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(15)])
+    await broker.crash()
+    first, last = positions[0].ledger_id, positions[-1].ledger_id
+    await layout.cluster.metadata.delete(first)
+    await layout.cluster.metadata.delete(last)
+    after = layout.broker()
+    managed, _ = await after.open()
+    assert ledgers(await document(layout)) == [(first, 10), (managed.current_ledger_id, 0)]
+    with pytest.raises(NoSuchLedger):
+        await managed.read(positions[0], 10, 1 << 20)
+    await after.stop()
