@@ -31,7 +31,7 @@ EXTRAS_VERSION = 1
 
 class Extras(msgspec.Struct, omit_defaults=True):
     """What Pulsar's document has no place for. `messages`: message counts of ledgers. `records`: ids of the records with delayed
-    entries, by cursor name."""
+    entries, by cursor name. `cursors`: mark-delete positions of cursors that Java brokers must not see."""
 
     version: int
     last_ledger: int
@@ -44,6 +44,7 @@ class Extras(msgspec.Struct, omit_defaults=True):
     gone_until: int | None = None
     messages: dict[int, int] = {}
     records: dict[str, str] = {}
+    cursors: dict[str, tuple[int, int]] = {}
 
 
 def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
@@ -129,7 +130,8 @@ def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
     return after.SerializeToString(deterministic=True)
 
 
-def extras_document(info: ManagedLedgerInfo) -> bytes:
+def extras_document(info: ManagedLedgerInfo, hidden_cursors: dict[str, tuple[int, int]]) -> bytes:
+    """Encode the extras. `hidden_cursors`: mark-delete positions of the cursors without a document."""
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     extras = Extras(
         EXTRAS_VERSION,
@@ -143,6 +145,7 @@ def extras_document(info: ManagedLedgerInfo) -> bytes:
         info.gone_until,
         {row.ledger_id: row.message_count for row in ledgers.rows() if row.is_sealed and row.message_count is not None},
         {name: cursor.id for name, cursor in info.cursors.items() if cursor.delayed},
+        hidden_cursors,
     )
     return msgspec.json.encode(extras)
 

@@ -2,7 +2,7 @@
 
     /managed-ledgers/T/NS/persistent/TOPIC              Pulsar's document: ledgers, properties
     /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
-    /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker
+    /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker, and the cursor `pulsar.transactions`
 
 The compacted view is named by the cursor `__compaction`: its ledger by a number of the position, its horizon by the position.
 
@@ -36,6 +36,7 @@ from pybroker.bookkeeper_store.managed_ledger_documents import (
     ledger_info,
     pulsar_document,
 )
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.bookkeeper_store.state_ledger import delete_ledger, read_last
 from pybroker.bookkeeper_store.store_errors import store_error
@@ -150,16 +151,21 @@ class PulsarRecord(InfoRecord):
         first_id = min((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
         last_id = max((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
         records = extras.records if extras is not None and first_id <= extras.last_ledger else {}
+        found_cursors = {
+            java_decoded(path.rpartition("/")[2]): decode_cursor_info(path, value.value)
+            for path, value in zip(paths[2:], values[2:], strict=True)
+            if value is not None
+        }
+        if extras is not None and first_id <= extras.last_ledger:
+            found_cursors |= {name: _hidden_cursor(mark) for name, mark in extras.cursors.items()}
         cursors: dict[str, CursorInfo] = {}
-        for path, value in zip(paths[2:], values[2:], strict=True):
-            if value is not None:
-                name = java_decoded(path.rpartition("/")[2])
-                cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
-                node = CursorNode(self.path, name, decode_cursor_info(path, value.value), self.save)
-                if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
-                    await self._move_state(node)
-                self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
-                cursors[name] = node.info(cursor_id, is_delayed=name in records)
+        for name, found_cursor in found_cursors.items():
+            cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
+            node = CursorNode(self.path, name, found_cursor, self.save)
+            if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
+                await self._move_state(node)
+            self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
+            cursors[name] = node.info(cursor_id, is_delayed=name in records)
         info = ledger_info(self._pulsar, extras, cursors)
         await self._find_view(info)
         info.created = info.created or self._clock.wall_ms()
@@ -249,15 +255,21 @@ class PulsarRecord(InfoRecord):
     def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
         """Return the values of all nodes; None for those that must not exist."""
         document = pulsar_document(self._pulsar, info)
-        wanted: dict[str, bytes | None] = {self._document: document, self._extras: extras_document(info)}
+        wanted: dict[str, bytes | None] = {self._document: document}
         self._pulsar = PulsarInfo.FromString(document)
         now_ms = self._clock.wall_ms()
+        hidden: dict[str, tuple[int, int]] = {}
         for name, cursor in info.cursors.items():
             node = self._cursors.get(cursor.id)
             if node is None:
                 node = CursorNode(self.path, name, None, self.save)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
-            wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, info.compacted, now_ms)
+            encoded = node.encode(cursor, info.compacted, now_ms)
+            if node.is_hidden:
+                hidden[name] = node.mark
+            else:
+                wanted[f"{self._document}/{java_encoded(name)}"] = encoded
+        wanted[self._extras] = extras_document(info, hidden)
         for path in self._nodes:
             wanted.setdefault(path, None)
         return wanted
@@ -322,6 +334,12 @@ class PulsarRecord(InfoRecord):
                 logs.error("managed_ledger.fenced", managed_ledger=path, version=version, known_version=node.version)
                 raise fenced(self.path)
             node.is_stored(version, stored)
+
+
+def _hidden_cursor(mark: tuple[int, int]) -> ManagedCursorInfo:
+    return ManagedCursorInfo(
+        cursors_ledger_id=STATE_IN_DOCUMENT, mark_delete_ledger_id=mark[0], mark_delete_entry_id=mark[1]
+    )
 
 
 def _follows(version: int, node: _Node) -> bool:

@@ -168,8 +168,9 @@ class BrokerService:
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
         self._java_snapshots: JavaTransactionSnapshots | None = None
         if ledgers.store.has_pulsar_layout:
-            self._java_snapshots = JavaTransactionSnapshots(topics)
+            self._java_snapshots = JavaTransactionSnapshots(topics, ledgers)
             broker_context.announce_transactions = self._java_snapshots.announce
+            broker_context.java_transactions_from = self._java_snapshots.start_of
 
     def keep_topic_policies_in_system_topics(self) -> None:
         """Read and write topic policies in `__change_events`, as Java brokers do. Before the first topic is loaded."""

@@ -15,6 +15,7 @@ from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
 from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
@@ -361,3 +362,26 @@ async def test_missing_last_ledger_is_dropped_and_missing_full_ledger_stays_list
     with pytest.raises(NoSuchLedger):
         await managed.read(positions[0], 10, 1 << 20)
     await after.stop()
+
+
+async def test_cursor_of_transactions_is_in_the_extras_where_java_brokers_do_not_see_it() -> None:
+    layout = Layout()
+    broker = layout.broker()
+    managed, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(5)])
+    cursor = await broker.factory.create_cursor(managed, TRANSACTIONS_CURSOR, positions[1], {})
+    record_id = await cursor.announce_delayed()
+    await cursor.expire_to(positions[2])
+    await broker.stop()
+    assert await layout.metadata.children(PATH) == []
+    after = layout.broker()
+    managed, _ = await after.open()
+    found = managed.cursors[TRANSACTIONS_CURSOR]
+    assert found.mark_delete_position == positions[2]
+    assert await found.announce_delayed() == record_id
+    await after.factory.delete_cursor(managed, found)
+    await after.stop()
+    last = layout.broker()
+    managed, _ = await last.open()
+    assert TRANSACTIONS_CURSOR not in managed.cursors
+    await last.stop()

@@ -1,10 +1,18 @@
-"""Snapshots of transactions for Java brokers, in the system topic `__transaction_buffer_snapshot` of the namespace.
+"""Snapshots of transactions that Java brokers read and write, in system topics of the namespace.
 
-When a Java broker loads a topic, it reads the last snapshot of that topic and then the markers behind it; a topic without a
-snapshot counts as one without transactions, of which all messages are delivered. This broker finds the state of a topic without
-them. It publishes one snapshot for each topic, before the first message of a transaction is stored: without aborted
-transactions, up to the last message at that time. So a Java broker that takes the topic over reads all later markers, and
-delivers no aborted message, if its transaction coordinators are enabled.
+For Java brokers, in `__transaction_buffer_snapshot`. When a Java broker loads a topic, it reads the last snapshot of that topic
+and then the markers behind it; a topic without a snapshot counts as one without transactions, of which all messages are
+delivered. This broker finds the state of its own transactions without snapshots. It publishes one snapshot for each topic, before
+the first message of a transaction is stored: without aborted transactions, up to the last message at that time. So a Java broker
+that takes the topic over reads all later markers, and delivers no aborted message, if its transaction coordinators are enabled.
+
+From Java brokers, also in `__transaction_buffer_snapshot_indexes`. They tell which topics may have transactions of Java
+coordinators. Their aborted transactions have ids and no positions, so the entries themselves are read
+(`transaction_recovery.py`): all of them, or those behind the snapshot if it has no aborted transaction.
+
+Concurrency: a namespace is read by one task at a time, from the last message that was read. Loads that begin during a reading
+share the next one.
+Limits: `MAX_NAMESPACES` are remembered; the longest unused is forgotten, and read again when it is needed.
 """
 
 from __future__ import annotations
@@ -13,20 +21,27 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pybroker.broker.transactions.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
 from pybroker.client.access import AccessRefused
-from pybroker.client.failures import ClientError
+from pybroker.client.failures import ClientError, RequestTimedOut
+from pybroker.client.message import EARLIEST as FIRST_MESSAGE
 from pybroker.errors import BrokerError, StoreError
-from pybroker.model.names import PERSISTENT, TopicName
-from pybroker.model.position import Position
-from pybroker.model.system_topics import BUFFER_SNAPSHOTS, is_system_topic
+from pybroker.metadata import metadata_paths
+from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
+from pybroker.model.position import EARLIEST, Position
+from pybroker.model.system_topics import BUFFER_SNAPSHOT_INDEXES, BUFFER_SNAPSHOTS, is_system_topic
+from pybroker.runtime import logs
+from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.topic_manager import Topics
     from pybroker.client.pulsar_client import PulsarClient
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
 
-_PRESENT = b"\x02"
-"""Of a union of null and a type, in Avro."""
-_NO_ITEMS = b"\x00"
+MAX_NAMESPACES = 1_000
+LAST_MESSAGE_TIMEOUT_S = 5.0
+"""How long a reading waits for a message that the topic reports and does not deliver."""
+_FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
 
 class JavaTransactionSnapshots:
@@ -35,9 +50,13 @@ class JavaTransactionSnapshots:
     client: Callable[[], PulsarClient] | None = None
     """The broker's client of its cluster, because another broker can own the system topic; None without other brokers."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, ledgers: ManagedLedgerFactory) -> None:
         self._topics = topics
+        self._ledgers = ledgers
         self._publishing = asyncio.Lock()
+        self._read: dict[TopicName, _ReadSnapshots] = {}  # the longest unused first
+
+    # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
         """Publish a snapshot of `topic`, whose messages up to `last` are of no transaction. Raises StoreError."""
@@ -57,20 +76,81 @@ class JavaTransactionSnapshots:
         async with await self.client().producer(str(name), batching=False) as producer:
             await producer.send(value, key=key)
 
+    # --- from Java brokers -------------------------------------------------------------------------------------------
 
-def encode_snapshot(topic: TopicName, last: Position) -> bytes:
-    """Return Pulsar's TransactionBufferSnapshot as Avro: aborts, entry id and ledger id of the position, name of the topic."""
-    name = str(topic).encode()
-    position = _long(last.entry_id) + _long(last.ledger_id)
-    return b"".join((_PRESENT, _NO_ITEMS, position, _PRESENT, _long(len(name)), name))
+    async def start_of(self, topic: TopicName) -> Position | None:
+        """Return the position behind which `topic` may have messages of Java coordinators; None without such messages.
+
+        Raises StoreError.
+        """
+        if self.client is None or is_system_topic(topic):
+            return None
+        starts = [await self._start_in(name, topic) for name in _snapshot_topics(topic.namespace)]
+        return min((start for start in starts if start is not None), default=None)
+
+    async def _start_in(self, name: TopicName, topic: TopicName) -> Position | None:
+        if not await self._ledgers.exists(metadata_paths.managed_ledger(name)):
+            self._read.pop(name, None)
+            return None
+        assert self.client is not None
+        found = self._read[name] = self._read.pop(name, None) or _ReadSnapshots(name)
+        if len(self._read) > MAX_NAMESPACES:
+            del self._read[next(iter(self._read))]
+        try:
+            await found.read_now(self.client)
+        except _FAILURES as error:
+            raise StoreError(
+                f"{topic} cannot be loaded: the snapshots of transactions of Java brokers in {name} cannot be read: {error}"
+            ) from error
+        return found.starts.get(str(topic))
 
 
-def _long(number: int) -> bytes:
-    """Encode as Avro does: zigzag, then seven bits in each byte."""
-    left = (number << 1) ^ (number >> 63)
-    encoded = bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
+class _ReadSnapshots:
+    """The snapshots in one system topic, as far as they are read."""
+
+    def __init__(self, name: TopicName) -> None:
+        self.starts: dict[str, Position] = {}
+        """By the name of the topic."""
+        self._name = name
+        self._last = FIRST_MESSAGE
+        self._lock = asyncio.Lock()
+        self._begun = self._last_complete = 0  # numbers of readings
+
+    async def read_now(self, client: Callable[[], PulsarClient]) -> None:
+        """Return after a reading that has begun after this call. Raises one of `_FAILURES`."""
+        begun_before = self._begun
+        async with self._lock:
+            if self._last_complete > begun_before:
+                return
+            self._begun += 1
+            await self._read(client)
+            self._last_complete = self._begun
+
+    async def _read(self, client: Callable[[], PulsarClient]) -> None:
+        async with await client().reader(str(self._name), self._last, read_compacted=True) as reader:
+            while await reader.has_more():
+                try:
+                    message = await reader.receive(LAST_MESSAGE_TIMEOUT_S)
+                except RequestTimedOut:
+                    return  # compaction has removed the last messages, which were deletions
+                except DamagedPayload as damage:
+                    raise StoreError(f"a snapshot in {self._name} is damaged: {damage}") from damage
+                self._take(message.key or "", message.value)
+                self._last = message.id
+
+    def _take(self, key: str, value: bytes | None) -> None:
+        if not value:
+            self.starts.pop(key, None)
+            return
+        if self._name.local_name == BUFFER_SNAPSHOT_INDEXES:
+            self.starts[key] = EARLIEST
+            return
+        try:
+            self.starts[key] = start_behind(value)
+        except InvalidSnapshot as error:
+            self.starts[key] = EARLIEST
+            logs.warning("transactions.java_snapshot_invalid", topic=key, error=str(error))
+
+
+def _snapshot_topics(namespace: NamespaceName) -> list[TopicName]:
+    return [TopicName(PERSISTENT, namespace, name) for name in (BUFFER_SNAPSHOTS, BUFFER_SNAPSHOT_INDEXES)]
