@@ -166,6 +166,7 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        self._unattended: UnattendedCoordinators | None = None
         self._java_snapshots: JavaTransactionSnapshots | None = None
         if ledgers.store.has_pulsar_layout:
             self._java_snapshots = JavaTransactionSnapshots(topics, ledgers)
@@ -298,8 +299,8 @@ class BrokerService:
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
         await ownership.start()
-        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
-        self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
+        self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
+        self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")
         return others
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -307,6 +308,11 @@ class BrokerService:
     async def health_check(self) -> None:
         """Publish and read a message. Raises BrokerError."""
         await self._health.run()
+
+    async def end_transactions(self) -> None:
+        """Abort the open transactions if only Java brokers stay in the cluster. `tell_clients` follows."""
+        if self._unattended is not None:
+            await self._unattended.end_before_stop()
 
     async def tell_clients(self) -> None:
         """Accept no more clients, notify the clients of all topics, and answer received messages. `close` follows."""

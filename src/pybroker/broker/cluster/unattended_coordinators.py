@@ -1,12 +1,18 @@
-"""Starts the transaction coordinators of the cluster that have a log and no owner.
+"""Starts the transaction coordinators of the cluster that have a log and no owner, and ends transactions that pybroker leaves to
+Java brokers.
 
 A broker that stops or dies leaves the bundles of its coordinators without an owner until a client looks one of them up. Open
 transactions would not time out meanwhile, and their messages would block readers. So the leader looks up each such coordinator,
 which assigns its bundle to a broker. Pulsar waits for a client.
+
+A Java broker does not read the logs of these coordinators. Where it owns the bundle of one, or where the last pybroker stops
+beside it, the open transactions are aborted, so that they do not block the readers of its topics. Beside Java brokers, the
+pybroker with the lowest id does that, because a Java broker may be the leader.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker.cluster.ownership.bundle_ownership import OwnerKind
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinators import Coordinators
 
 CHECK_INTERVAL_S = 10.0
+END_TIMEOUT_S = 10.0
+"""How long a broker that stops waits for the ends of its transactions."""
 
 
 class UnattendedCoordinators:
@@ -33,17 +41,23 @@ class UnattendedCoordinators:
         self._ownership = ownership
         self._coordinators = coordinators
         self._other_brokers = other_brokers
+        self._ended: set[int] = set()
+        """Coordinators at Java brokers whose transactions have ended."""
 
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
             await self._runtime.sleep(CHECK_INTERVAL_S)
-            if self._ownership.registry.is_leader():
-                await self.check()
+            await self.check()
 
     async def check(self) -> None:
-        """Assign each coordinator with a log and without an owner. A failure is logged; the next check repeats it."""
+        """Assign each coordinator with a log and without an owner, and end the transactions of those at Java brokers.
+
+        A failure is logged; the next check repeats it.
+        """
         try:
+            if not await self._is_responsible():
+                return
             for coordinator_id in await self._coordinators.with_log():
                 await self._assign(coordinator_id)
         except (BrokerError, AdminError, StoreError) as error:
@@ -51,7 +65,14 @@ class UnattendedCoordinators:
 
     async def _assign(self, coordinator_id: int) -> None:
         topic = partition_of(coordinator_id)
-        if await self._ownership.present_owner(self._ownership.bundle_of(topic)) is not None:
+        bundle = self._ownership.bundle_of(topic)
+        if await self._ownership.present_owner(bundle) is not None:
+            if not await self._ownership.is_at_java_broker(bundle):
+                self._ended.discard(coordinator_id)
+            elif coordinator_id not in self._ended:
+                count = await self._coordinators.end_all_of(coordinator_id)
+                self._ended.add(coordinator_id)
+                logs.info("transactions.ended_for_java_broker", coordinator=coordinator_id, aborted=count)
             return
         owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
         if owner.kind is OwnerKind.REDIRECT:
@@ -61,3 +82,33 @@ class UnattendedCoordinators:
             )
             await self._other_brokers.call(owner.urls.http_url or owner.urls.http_url_tls, "GET", path)
         logs.info("transaction_coordinator.assigned", coordinator=coordinator_id)
+
+    async def _is_responsible(self) -> bool:
+        """Return whether this broker is the leader, or the first pybroker beside Java brokers. Raises StoreError."""
+        registry, java_brokers = self._ownership.registry, self._coordinators.java_brokers
+        if registry.is_leader():
+            return True
+        if java_brokers is None or not self._coordinators.is_enabled:
+            return False
+        found = await java_brokers.registered()
+        return bool(found.java) and min(found.own_kind, default="") == registry.own_broker.broker_id
+
+    async def end_before_stop(self) -> None:
+        """Abort the open transactions if only Java brokers stay in the cluster. Never raises."""
+        java_brokers = self._coordinators.java_brokers
+        if java_brokers is None or not self._coordinators.running():
+            return
+        try:
+            found = await java_brokers.registered()
+            if not found.java or set(found.own_kind) - {self._ownership.registry.own_broker.broker_id}:
+                return
+            async with asyncio.timeout(END_TIMEOUT_S):
+                count = await self._coordinators.end_all()
+        except (BrokerError, StoreError, TimeoutError) as error:
+            logs.warning(
+                "transactions.left_to_java_broker",
+                error=str(error) or f"they have not ended within {END_TIMEOUT_S:g} s",
+                action="Java brokers deliver no message behind an open transaction until a pybroker has run again",
+            )
+        else:
+            logs.info("transactions.ended_for_java_broker", aborted=count)
