@@ -316,6 +316,7 @@ PURE = (
     "broker.topic.backlog_rules",
     "broker.delivery.parked_entries",
     "broker.transactions.transaction_buffer",
+    "broker.cluster.java_snapshot_format",
     "broker.context.default_policies",
     "broker.limits.dispatch_rate_limit",
     "broker.publishing.publish_checks",

@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from pybroker.broker.transactions.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
+from pybroker.broker.cluster.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 

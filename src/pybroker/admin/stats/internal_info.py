@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
+from pybroker.ledgers.cursor_store import NO_CURSOR_LEDGER
 from pybroker.metadata.metadata_paths import java_encoded
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
-
-_NO_LEDGER_ID = -1  # cursors have no ledgers
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def internal_info(topic: Topic) -> dict[str, Any]:
         "cursors": {
             java_encoded(cursor.name): {
                 "version": ledger.document.version,
-                "cursorsLedgerId": _NO_LEDGER_ID,
+                "cursorsLedgerId": _cursor_ledger_id(cursor),
                 "markDelete": _position(cursor.mark_delete_position),
             }
             for cursor in ledger.cursors.values()
@@ -47,6 +47,10 @@ def internal_info(topic: Topic) -> dict[str, Any]:
     return info
 
 
+def _cursor_ledger_id(cursor: ManagedCursor) -> int:
+    return (cursor.cursor_ledger or NO_CURSOR_LEDGER).ledger_id
+
+
 def _position(position: Position) -> dict[str, int]:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
 
@@ -54,9 +58,11 @@ def _position(position: Position) -> dict[str, int]:
 def backlog_summary(name: TopicName, topics: Sequence[Topic], broker_name: str, now_ms: int) -> dict[str, Any]:
     rows = [row for topic in topics for row in topic.ledger.ledgers.rows()]
     backlogs: dict[str, int] = {}
+    cursor_ledgers: dict[str, int] = {}
     for topic in topics:
         for cursor in topic.ledger.cursors.values():
             backlogs[cursor.name] = backlogs.get(cursor.name, 0) + cursor.backlog_entries
+            cursor_ledgers[cursor.name] = _cursor_ledger_id(cursor)
     return {
         "topicName": name.storage_path,
         "brokerName": broker_name,
@@ -73,7 +79,8 @@ def backlog_summary(name: TopicName, topics: Sequence[Topic], broker_name: str, 
             for row in rows
         ],
         "cursorDetails": {
-            cursor: {"cursorBacklog": backlog, "cursorLedgerId": _NO_LEDGER_ID} for cursor, backlog in backlogs.items()
+            cursor: {"cursorBacklog": backlog, "cursorLedgerId": cursor_ledgers[cursor]}
+            for cursor, backlog in backlogs.items()
         },
         "statGeneratedAt": now_ms,
     }

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pybroker.broker.transactions.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
+from pybroker.broker.cluster.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
 from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError, RequestTimedOut
 from pybroker.client.message import EARLIEST as FIRST_MESSAGE

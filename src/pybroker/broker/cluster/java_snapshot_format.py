@@ -6,15 +6,14 @@ An aborted transaction is its id and the position of its marker. The messages of
 
 from __future__ import annotations
 
-from pybroker.errors import ProtocolViolation
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
-from pybroker.wire import varint
 
 _PRESENT = b"\x02"
 """Of a union of null and a type."""
 _ABSENT = b"\x00"
 _NO_ITEMS = b"\x00"
+_MAX_LONG_BYTES = 10
 
 
 class InvalidSnapshot(Exception):
@@ -40,17 +39,22 @@ def start_behind(snapshot: bytes) -> Position:
         return EARLIEST
     else:
         raise InvalidSnapshot(f"the value begins with {snapshot[:1]!r}")
-    try:
-        entry_id, at = _read_long(snapshot, at)
-        ledger_id, at = _read_long(snapshot, at)
-    except ProtocolViolation as error:
-        raise InvalidSnapshot(str(error)) from error
+    entry_id, at = _read_long(snapshot, at)
+    ledger_id, at = _read_long(snapshot, at)
     return Position(ledger_id, entry_id) if ledger_id >= 0 else EARLIEST
 
 
 def _read_long(value: bytes, at: int) -> tuple[int, int]:
-    number, at = varint.decode(value, at, len(value))
-    return number >> 1 ^ -(number & 1), at
+    """Return the number at `at`, and the index behind it. Raises InvalidSnapshot."""
+    number = 0
+    for shift in range(0, 7 * _MAX_LONG_BYTES, 7):
+        if at >= len(value):
+            break
+        number |= (value[at] & 0x7F) << shift
+        at += 1
+        if value[at - 1] < 0x80:
+            return number >> 1 ^ -(number & 1), at
+    raise InvalidSnapshot(f"a number in {value!r} does not end")
 
 
 def _long(number: int) -> bytes:
