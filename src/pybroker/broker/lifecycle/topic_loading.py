@@ -180,7 +180,8 @@ class TopicLoading:
                 buffer = await self._recover_transactions(load, ledger, deadline)
                 load.step = LOOKS_UP
                 # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
-                policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
+                async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds):
+                    policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
             if self._broker_context.ownership is not None:
                 # The bundle may have been unloaded or lost meanwhile.
                 self._broker_context.ownership.require_served(name)
@@ -224,14 +225,10 @@ class TopicLoading:
         if java_transactions_from is not None and TRANSACTIONS_CURSOR not in ledger.cursors:
             start = await java_transactions_from(load.name)
             if start is not None:
-                deadline.reschedule(None)  # All entries may have to be read, once.
+                deadline.reschedule(None)  # All entries may have to be read, once: explain shows how far it is.
                 await transaction_recovery.adopt(self._ledgers, ledger, start)
         max_open = self._runtime.config.max_open_transactions_per_topic
-        buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
-        if deadline.when() is None:
-            timeout_s = self._runtime.config.topic_load_timeout_seconds
-            deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
-        return buffer
+        return await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
         path = metadata_paths.managed_ledger(name)
