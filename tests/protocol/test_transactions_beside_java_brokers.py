@@ -1,5 +1,5 @@
-"""Transactions of a pybroker and of Java brokers in one cluster, on modelled servers: the registrations, snapshots and messages of Java
-brokers are written by the test.
+"""Transactions of a pybroker and of Java brokers in one cluster, on modelled servers. The test writes the registrations, snapshots
+and messages of Java brokers.
 """
 
 from __future__ import annotations
