@@ -29,6 +29,7 @@ def brokers(cluster: BookKeeperCluster, tmp_path_factory: pytest.TempPathFactory
 
 async def publish(client: PulsarClient, topic: str, turn: str) -> None:
     """Publish messages in no transaction, in a committed and in an aborted one, interleaved, over several ledgers."""
+    await (await client.consumer(topic, "keeps all messages", from_earliest=True)).close()
     async with await client.producer(topic) as producer:
         committed, aborted = await client.transaction(), await client.transaction()
         for number in range(12):

@@ -251,6 +251,7 @@ PURE = (
     "bookkeeper_store.document_compression",
     "bookkeeper_store.ledger_custom",
     "bookkeeper_store.managed_ledger_documents",
+    "bookkeeper_store.stored_views",
     "bookkeeper_store.ml_data_formats_pb2",
     "bookkeeper_store.schema_storage_pb2",
     "bookkeeper_store.store_errors",

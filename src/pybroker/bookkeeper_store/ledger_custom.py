@@ -31,7 +31,8 @@ def custom_metadata(
         tenant, namespace, domain = parent.split("/")
         custom[COMPACTED_TOPIC] = f"{domain}://{tenant}/{namespace}/{topic}".encode()
         if compacted_up_to is not None:
-            last = pb.MessageIdData(ledgerId=compacted_up_to.ledger_id, entryId=compacted_up_to.entry_id)
+            ledger_id, entry_id = compacted_up_to
+            last = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, batch_size=0)  # as Java brokers write it
             custom[COMPACTED_UP_TO] = last.SerializeToString()
         return custom
     marks = {} if mark is None else mark.properties()

@@ -90,7 +90,6 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
         cursors,
         0,
         terminated=is_terminated,
-        created=next((row.timestamp for row in pulsar.ledger_info if row.timestamp), 0),
         properties={each.key: each.value for each in pulsar.properties},
     )
     if extras is not None:
@@ -103,8 +102,8 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
     return found
 
 
-def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
-    """Encode Pulsar's document. Unknown fields of `before` are kept, also those of its ledgers."""
+def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo, now_ms: int) -> bytes:
+    """Encode Pulsar's document. Unknown fields of `before` are kept, also those of its ledgers. `now_ms`: for new ledgers."""
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     rows = {row.ledger_id: row for row in before.ledger_info}
     after = PulsarInfo()
@@ -118,7 +117,7 @@ def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
         if row.is_sealed and (info.terminated or row.ledger_id != last_id):
             stored.entries, stored.size, stored.timestamp = row.entry_count, row.size_bytes, row.closed_ms
         elif not stored.HasField("timestamp"):
-            stored.timestamp = 0
+            stored.timestamp = now_ms
     if info.terminated:
         last = ledgers.last_position
         after.terminated_position.ledger_id, after.terminated_position.entry_id = last

@@ -40,13 +40,15 @@ from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.bookkeeper_store.state_ledger import delete_ledger, read_last
 from pybroker.bookkeeper_store.store_errors import store_error
+from pybroker.bookkeeper_store.stored_views import stored_cursor, stored_managed_ledger
 from pybroker.errors import BadVersionError, DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced
 from pybroker.managed_ledger.info.json_records import digest
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo, ManagedLedgerInfo
+from pybroker.managed_ledger.info.stored_documents import StoredCursor, StoredManagedLedger
 from pybroker.metadata.metadata_paths import java_decoded, java_encoded
-from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put
+from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, NodeTimes, Put
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
 
@@ -81,9 +83,32 @@ class PulsarRecords(InfoRecords):
         decoded = None if extras is None else decode_extras(path, extras.value)
         return not ledger_info(decode_pulsar_info(path, found.value), decoded, {}).deleted
 
+    async def described(self, path: str) -> StoredManagedLedger | None:
+        node = document_path(path)
+        found = await self._metadata.get(node)
+        if found is None:
+            return None
+        cursors: dict[str, StoredCursor] = {}
+        for name in await self._metadata.children(node):
+            cursor_path = f"{node}/{name}"
+            value = await self._metadata.get(cursor_path)
+            if value is not None:
+                times = await self._times(cursor_path)
+                cursors[name] = stored_cursor(decode_cursor_info(cursor_path, value.value), value.version, times)
+        return stored_managed_ledger(
+            decode_pulsar_info(path, found.value), found.version, await self._times(node), cursors
+        )
+
+    async def _times(self, path: str) -> NodeTimes:
+        return await self._metadata.times_of(path) or NodeTimes(0, 0)
+
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
         """As Java brokers do; without properties, the document is empty."""
-        value = PulsarInfo() if not info.properties else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info))
+        value = (
+            PulsarInfo()
+            if not info.properties
+            else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info, self._clock.wall_ms()))
+        )
         await self._metadata.put(document_path(path), value.SerializeToString(), NOT_EXISTING)
 
 
@@ -168,7 +193,9 @@ class PulsarRecord(InfoRecord):
             cursors[name] = node.info(cursor_id, is_delayed=name in records)
         info = ledger_info(self._pulsar, extras, cursors)
         await self._find_view(info)
-        info.created = info.created or self._clock.wall_ms()
+        if not info.created:
+            times = await self._metadata.times_of(self._document)
+            info.created = self._clock.wall_ms() if times is None else times.created_ms
         return info, sum(len(value.value) for value in values if value is not None)
 
     async def _move_state(self, node: CursorNode) -> None:
@@ -254,10 +281,10 @@ class PulsarRecord(InfoRecord):
 
     def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
         """Return the values of all nodes; None for those that must not exist."""
-        document = pulsar_document(self._pulsar, info)
+        now_ms = self._clock.wall_ms()
+        document = pulsar_document(self._pulsar, info, now_ms)
         wanted: dict[str, bytes | None] = {self._document: document}
         self._pulsar = PulsarInfo.FromString(document)
-        now_ms = self._clock.wall_ms()
         hidden: dict[str, tuple[int, int]] = {}
         for name, cursor in info.cursors.items():
             node = self._cursors.get(cursor.id)

@@ -20,7 +20,7 @@ of that ledger fail too, because entry ids have no gaps. The owner seals the led
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
@@ -64,6 +64,14 @@ class LedgerPurpose(Enum):
 
     ENTRIES = "managed-ledger"
     COMPACTED = "compacted-ledger"
+
+
+class LedgerDescription(NamedTuple):
+    """The metadata of a ledger: its counts, which are 0 while it is open, and all of them as Pulsar shows them."""
+
+    entry_count: int
+    size_bytes: int
+    text: str
 
 
 class AppendRun:
@@ -294,6 +302,10 @@ class LedgerStore(ABC):
         `owner` is the path of the managed ledger, `compacted_up_to` the last entry that the compacted view covers. A remote
         store records all three, so that a lost ledger can be attributed.
         """
+
+    async def described(self, _ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
+        """Return the metadata of those ledgers that have some. Raises StoreError."""
+        return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
         """Return whether metadata may name the new ledger, which they do not name yet.

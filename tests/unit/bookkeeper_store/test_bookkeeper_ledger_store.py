@@ -50,7 +50,7 @@ def test_custom_metadata_name_the_owner_as_pulsar_does() -> None:
             "application": b"pulsar",
             "component": b"compacted-ledger",
             "pulsar/compactedTopic": b"persistent://public/default/a topic",
-            "pulsar/compactedTo": bytes.fromhex("08071009"),
+            "pulsar/compactedTo": bytes.fromhex("080710093000"),
         }
         assert [each.digest_type.name for each in found] == ["CRC32C", "CRC32"]
 

@@ -1,4 +1,4 @@
-"""The stored metadata of a topic's managed ledger, and the deprecated backlog summary. Pure."""
+"""The stored metadata of a topic's managed ledger, and the deprecated backlog summary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,57 @@ from pybroker.metadata.metadata_paths import java_encoded
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
+    from pybroker.managed_ledger.info.stored_documents import StoredCursor, StoredLedger, StoredManagedLedger
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
+
+
+async def shown_info(topic: Topic) -> dict[str, Any]:
+    """Return the JSON of `internal-info`: on BookKeeper, the documents in the metadata store. Raises StoreError."""
+    stored = await topic.broker_context.ledgers.records.described(topic.ledger.name)
+    return internal_info(topic) if stored is None else _documents(stored)
+
+
+def _documents(stored: StoredManagedLedger) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "version": stored.version,
+        "creationDate": iso_text(stored.created_ms),
+        "modificationDate": iso_text(stored.changed_ms),
+        "ledgers": [_stored_ledger(each) for each in stored.ledgers],
+        "cursors": {name: _stored_cursor(each) for name, each in stored.cursors.items()},
+    }
+    if stored.terminated is not None:
+        info["terminatedPosition"] = _position(stored.terminated)
+    if stored.properties:
+        info["properties"] = stored.properties
+    return info
+
+
+def _stored_ledger(ledger: StoredLedger) -> dict[str, Any]:
+    shown: dict[str, Any] = {"ledgerId": ledger.ledger_id}
+    if ledger.entries is not None:
+        shown["entries"] = ledger.entries
+    if ledger.size_bytes is not None:
+        shown["size"] = ledger.size_bytes
+    return {**shown, "timestamp": ledger.changed_ms, "isOffloaded": False}
+
+
+def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "version": cursor.version,
+        "creationDate": iso_text(cursor.created_ms),
+        "modificationDate": iso_text(cursor.changed_ms),
+        "cursorsLedgerId": cursor.ledger_id,
+        "markDelete": _position(cursor.mark),
+    }
+    if cursor.deleted:
+        shown["individualDeletedMessages"] = [
+            {"from": _position(start), "to": _position(end)} for start, end in cursor.deleted
+        ]
+    if cursor.numbers:
+        shown["properties"] = cursor.numbers
+    return shown
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:

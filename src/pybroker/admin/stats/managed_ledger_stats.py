@@ -64,7 +64,7 @@ def cursor_stats(
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
         "pendingReadOps": int(is_reading),
-        "messagesConsumedCounter": ledger.entries_added_total - ledger.ledgers.entries_after(mark_delete),
+        "messagesConsumedCounter": ledger.entries_added_total - cursor.backlog_entries,
         "cursorLedger": shown_ledger.ledger_id,
         "cursorLedgerLastEntry": shown_ledger.last_entry_id,
         "individuallyDeletedMessages": cursor.state.individually_deleted_text(),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pybroker.errors import LedgerFenced
 from pybroker.managed_ledger.info.managed_ledger_info import ManagedLedgerInfo
+from pybroker.managed_ledger.info.stored_documents import StoredManagedLedger
 
 SaveInfo = Callable[[], Awaitable[None]]
 
@@ -59,6 +60,10 @@ class InfoRecords(ABC):
     @abstractmethod
     async def exists(self, path: str) -> bool:
         """Return whether there is an info that is not marked as deleted."""
+
+    async def described(self, path: str) -> StoredManagedLedger | None:
+        """Return what the metadata store has; None if there is nothing, or if it differs from Pulsar's documents."""
+        return None
 
     @abstractmethod
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
