@@ -1,4 +1,4 @@
-"""The stored metadata of a topic's managed ledger, and the deprecated backlog summary."""
+"""Stored metadata of a topic's managed ledger, and the deprecated backlog summary."""
 
 from __future__ import annotations
 

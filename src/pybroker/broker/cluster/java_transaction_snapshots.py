@@ -1,18 +1,21 @@
-"""Snapshots of transactions that Java brokers read and write, in system topics of the namespace.
+"""Transaction buffer snapshots that Java brokers read and write, in system topics of a namespace.
 
-For Java brokers, in `__transaction_buffer_snapshot`. When a Java broker loads a topic, it reads the last snapshot of that topic
-and then the markers behind it; a topic without a snapshot counts as one without transactions, of which all messages are
-delivered. This broker finds the state of its own transactions without snapshots. It publishes one snapshot for each topic, before
-the first message of a transaction is stored: without aborted transactions, up to the last message at that time. So a Java broker
-that takes the topic over reads all later markers, and delivers no aborted message, if its transaction coordinators are enabled.
+A Java broker that loads a topic reads the topic's last snapshot and then the transaction markers after the snapshot.
+Without a snapshot, a Java broker treats the topic as free of transactions and delivers all messages, including aborted
+messages.
 
-From Java brokers, also in `__transaction_buffer_snapshot_indexes`. They tell which topics may have transactions of Java
-coordinators. Their aborted transactions have ids and no positions, so the entries themselves are read
-(`transaction_recovery.py`): all of them, or those behind the snapshot if it has no aborted transaction.
+pybroker recovers its own transactions without these topics. For Java brokers, it publishes one snapshot per topic in
+`__transaction_buffer_snapshot` before it stores the topic's first transactional message. The snapshot lists no aborted
+transactions and ends at the last message of that time. A Java broker that takes over the topic therefore reads all later
+markers and delivers no aborted message, provided that its transaction coordinators are enabled.
 
-Concurrency: a namespace is read by one task at a time, from the last message that was read. Loads that begin during a reading
-share the next one.
-Limits: `MAX_NAMESPACES` are remembered; the longest unused is forgotten, and read again when it is needed.
+Snapshots of Java brokers, also in `__transaction_buffer_snapshot_indexes`, tell which topics may have transactions of Java
+coordinators. They have the ids of aborted transactions, not the positions of their messages. So the entries themselves are
+read (`transaction_recovery.py`): all entries, or the entries after a snapshot without aborted transactions.
+
+Concurrency: one task at a time reads the snapshots of a namespace, from the last message that was read. Loads that begin
+during a reading share the next one.
+Limits: `MAX_NAMESPACES` are remembered. The longest unused one is forgotten, and read again when it is needed.
 """
 
 from __future__ import annotations
@@ -45,10 +48,10 @@ _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
 
 class JavaTransactionSnapshots:
-    """Owned by the broker service, on stores that Java brokers share."""
+    """Publisher of the snapshots. Exists only if the broker shares its ledger store with Java brokers."""
 
     client: Callable[[], PulsarClient] | None = None
-    """The broker's client of its cluster, because another broker can own the system topic; None without other brokers."""
+    """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
 
     def __init__(self, topics: Topics, ledgers: ManagedLedgerFactory) -> None:
         self._topics = topics
@@ -59,7 +62,9 @@ class JavaTransactionSnapshots:
     # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
-        """Publish a snapshot of `topic`, whose messages up to `last` are of no transaction. Raises StoreError."""
+        """Publish a snapshot of `topic` that covers all messages up to `last`. None of these messages may belong to a
+        transaction. Raises StoreError.
+        """
         if is_system_topic(topic):
             return
         name = TopicName(PERSISTENT, topic.namespace, BUFFER_SNAPSHOTS)

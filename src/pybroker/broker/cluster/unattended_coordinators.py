@@ -1,13 +1,12 @@
-"""Starts the transaction coordinators of the cluster that have a log and no owner, and ends transactions that pybroker leaves to
-Java brokers.
+"""Start of transaction coordinators that have a log but no owner broker, and end of transactions beside Java brokers.
 
-A broker that stops or dies leaves the bundles of its coordinators without an owner until a client looks one of them up. Open
-transactions would not time out meanwhile, and their messages would block readers. So the leader looks up each such coordinator,
-which assigns its bundle to a broker. Pulsar waits for a client.
+When a broker stops or dies, the bundles of its transaction coordinators have no owner until a client looks up a
+coordinator. Until then, open transactions do not time out, and their messages block readers. The leader broker
+therefore looks up each such coordinator, which assigns its bundle to a broker. Pulsar waits for a client.
 
-A Java broker does not read the logs of these coordinators. Where it owns the bundle of one, or where the last pybroker stops
-beside it, the open transactions are aborted, so that they do not block the readers of its topics. Beside Java brokers, the
-pybroker with the lowest id does that, because a Java broker may be the leader.
+A Java broker does not read the logs of these coordinators. If it owns the bundle of one, or if the last pybroker stops beside
+it, the open transactions are aborted, so that they do not block the readers of its topics. Beside Java brokers, the pybroker
+with the lowest id does that, because a Java broker may be the leader.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ END_TIMEOUT_S = 10.0
 
 
 class UnattendedCoordinators:
-    """Owned by the broker service of a cluster."""
+    """Periodic check for transaction coordinators without an owner. Runs on the leader broker of a cluster."""
 
     def __init__(
         self, runtime: Runtime, ownership: BundleOwnership, coordinators: Coordinators, other_brokers: OtherBrokers
@@ -45,15 +44,14 @@ class UnattendedCoordinators:
         """Coordinators at Java brokers whose transactions have ended."""
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await self._runtime.sleep(CHECK_INTERVAL_S)
             await self.check()
 
     async def check(self) -> None:
-        """Assign each coordinator with a log and without an owner, and end the transactions of those at Java brokers.
-
-        A failure is logged; the next check repeats it.
+        """Assign a broker to each coordinator that has a log and no owner. End the transactions of coordinators at Java
+        brokers. Log a failure; the next check retries.
         """
         try:
             if not await self._is_responsible():
