@@ -279,6 +279,7 @@ PURE = (
     "managed_ledger.cache.recent_reads",
     "managed_ledger.cursor_record",
     "managed_ledger.info.managed_ledger_info",
+    "managed_ledger.info.stored_documents",
     "managed_ledger.ledger_listener",
     "managed_ledger.trimmed_ledgers",
     "managed_ledger.state_size_limit",

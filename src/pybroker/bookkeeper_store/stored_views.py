@@ -8,18 +8,17 @@ from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.managed_ledger.info.stored_documents import StoredCursor, StoredLedger, StoredManagedLedger
-from pybroker.metadata.metadata_store import NodeTimes
 from pybroker.model.position import Position
 
 
 def stored_managed_ledger(
-    info: PulsarInfo, version: int, times: NodeTimes, cursors: dict[str, StoredCursor]
+    info: PulsarInfo, version: int, times_ms: tuple[int, int], cursors: dict[str, StoredCursor]
 ) -> StoredManagedLedger:
+    """Return the description. `times_ms`: of the creation and the last change of the document."""
     terminated = info.terminated_position if info.HasField("terminated_position") else None
     return StoredManagedLedger(
         version,
-        times.created_ms,
-        times.changed_ms,
+        *times_ms,
         [
             StoredLedger(
                 row.ledger_id,
@@ -52,11 +51,10 @@ def metadata_text(metadata: LedgerMetadata) -> str:
     )
 
 
-def stored_cursor(info: ManagedCursorInfo, version: int, times: NodeTimes) -> StoredCursor:
+def stored_cursor(info: ManagedCursorInfo, version: int, times_ms: tuple[int, int]) -> StoredCursor:
     return StoredCursor(
         version,
-        times.created_ms,
-        times.changed_ms,
+        *times_ms,
         info.cursors_ledger_id,
         Position(info.mark_delete_ledger_id, info.mark_delete_entry_id),
         [
