@@ -22,7 +22,7 @@ from tests.bookkeeper.test_java_brokers import TIMEOUT_MS, Brokers, subscribe, t
 from tests.differential.normalise import Json
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 NAMESPACE = "public/answers"
 DEADLINE_S = 60.0
 FOLLOWING_TIME_S = 1.5

@@ -14,7 +14,7 @@ from tests.support.bookkeeper_cluster import BookKeeperCluster
 from pybroker.client import PulsarClient, RequestTimedOut, connect
 from pybroker.client.client_transactions import Transaction
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 PREFIX = "persistent://public/default/transactions"
 FIRST_TIMEOUT_S = 40.0
 QUIET_S = 1.5
