@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 async def shown_info(topic: Topic) -> dict[str, Any]:
     """Return the JSON of `internal-info`: on BookKeeper, the documents in the metadata store. Raises StoreError."""
     stored = await topic.broker_context.ledgers.records.described(topic.ledger.name)
-    return internal_info(topic) if stored is None else _documents(stored)
+    return internal_info(topic) if stored is None else _documents(stored, topic.ledger.created_ms)
 
 
-def _documents(stored: StoredManagedLedger) -> dict[str, Any]:
+def _documents(stored: StoredManagedLedger, created_ms: int) -> dict[str, Any]:
+    """Return the JSON. `created_ms` is for a metadata store that keeps no times."""
     info: dict[str, Any] = {
         "version": stored.version,
-        "creationDate": iso_text(stored.created_ms),
+        "creationDate": iso_text(stored.created_ms or created_ms),
         "modificationDate": iso_text(stored.changed_ms),
         "ledgers": [_stored_ledger(each) for each in stored.ledgers],
         "cursors": {name: _stored_cursor(each) for name, each in stored.cursors.items()},
