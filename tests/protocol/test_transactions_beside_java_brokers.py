@@ -11,6 +11,7 @@ from io import BytesIO
 
 import pytest
 from fastavro import schemaless_writer
+from tests.protocol.test_cluster import rest
 from tests.support import modelled_cluster as model
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster
 from tests.unit.broker.test_java_transaction_snapshots import SCHEMA
@@ -159,6 +160,11 @@ async def publish_snapshot(client: PulsarClient, aborts: list[TxnId], last: Posi
         await producer.send(value.getvalue(), key=TOPIC)
 
 
+async def explained(broker: ClusterBroker, client: PulsarClient) -> str:
+    async with await client.consumer(TOPIC, "s", from_earliest=True):
+        return str(await rest(broker, "GET", "/admin/v2/persistent/public/default/orders/explain"))
+
+
 VISIBLE = [b"plain", b"committed", b"later", b"last"]
 
 
@@ -179,6 +185,7 @@ def test_aborted_messages_of_java_coordinators_are_not_delivered(kind: str) -> N
         assert list(topic.transactions.buffer.open) == [TxnId(0, 3)]
         await broker.service.topics.unload(topic)
         assert await read(client) == VISIBLE
+        assert "only a Java broker can end it" in await explained(broker, client)
         # The coordinator of the Java broker ends it.
         await broker.service.loaded.persistent[TOPIC].end_transaction(TxnId(0, 3), TxnAction.COMMIT, 2)
         assert await read(client) == [*VISIBLE, b"open", b"behind"]
