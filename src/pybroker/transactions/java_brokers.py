@@ -49,6 +49,11 @@ class JavaBrokers:
                 " topics. It would deliver aborted messages of this broker. Stop the Java brokers, or use their coordinators."
             )
 
+    async def is_java_broker(self, broker_id: str) -> bool:
+        """Return whether a Java broker is registered with this id. Raises StoreError."""
+        found = await self._metadata.get(f"{BROKERS}/{broker_id}")
+        return found is not None and _is_java(found.value)
+
     async def registered(self) -> RegisteredBrokers:
         """Raises StoreError."""
         names = await self._metadata.children(BROKERS)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_S = 10.0
 END_TIMEOUT_S = 10.0
-"""How long a broker that stops waits for the ends of its transactions."""
+"""How long the ends of the transactions of a coordinator, or of a broker that stops, are awaited."""
 
 
 class UnattendedCoordinators:
-    """Periodic check for transaction coordinators without an owner. Runs on the leader broker of a cluster."""
+    """Periodic check for transaction coordinators without a pybroker. Acts on the leader broker of a cluster."""
 
     def __init__(
         self, runtime: Runtime, ownership: BundleOwnership, coordinators: Coordinators, other_brokers: OtherBrokers
@@ -54,12 +54,16 @@ class UnattendedCoordinators:
         brokers. Log a failure; the next check retries.
         """
         try:
-            if not await self._is_responsible():
-                return
-            for coordinator_id in await self._coordinators.with_log():
-                await self._assign(coordinator_id)
-        except (BrokerError, AdminError, StoreError) as error:
+            coordinator_ids = await self._coordinators.with_log() if await self._is_responsible() else []
+        except (BrokerError, StoreError) as error:
             logs.warning("transaction_coordinators.not_assigned", error=str(error))
+            return
+        for coordinator_id in coordinator_ids:
+            try:
+                await self._assign(coordinator_id)
+            except (BrokerError, AdminError, StoreError, TimeoutError) as error:
+                reason = str(error) or f"its transactions have not ended within {END_TIMEOUT_S:g} s"
+                logs.warning("transaction_coordinators.not_assigned", coordinator=coordinator_id, error=reason)
 
     async def _assign(self, coordinator_id: int) -> None:
         topic = partition_of(coordinator_id)
@@ -68,7 +72,8 @@ class UnattendedCoordinators:
             if not await self._ownership.is_at_java_broker(bundle):
                 self._ended.discard(coordinator_id)
             elif coordinator_id not in self._ended:
-                count = await self._coordinators.end_all_of(coordinator_id)
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    count = await self._coordinators.end_all_of(coordinator_id)
                 self._ended.add(coordinator_id)
                 logs.info("transactions.ended_for_java_broker", coordinator=coordinator_id, aborted=count)
             return
@@ -82,14 +87,17 @@ class UnattendedCoordinators:
         logs.info("transaction_coordinator.assigned", coordinator=coordinator_id)
 
     async def _is_responsible(self) -> bool:
-        """Return whether this broker is the leader, or the first pybroker beside Java brokers. Raises StoreError."""
+        """Return whether this broker is the leader, or the first pybroker while a Java broker is. Raises StoreError."""
         registry, java_brokers = self._ownership.registry, self._coordinators.java_brokers
         if registry.is_leader():
             return True
-        if java_brokers is None or not self._coordinators.is_enabled:
+        leader = registry.leader()
+        if java_brokers is None or leader is None or not self._coordinators.is_enabled:
             return False
-        found = await java_brokers.registered()
-        return bool(found.java) and min(found.own_kind, default="") == registry.own_broker.broker_id
+        if not await java_brokers.is_java_broker(leader.broker_id):
+            return False
+        own_kind = (await java_brokers.registered()).own_kind
+        return min(own_kind, default="") == registry.own_broker.broker_id
 
     async def end_before_stop(self) -> None:
         """Abort the open transactions if only Java brokers stay in the cluster. Never raises."""
