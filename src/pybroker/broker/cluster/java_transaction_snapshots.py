@@ -98,7 +98,10 @@ class JavaTransactionSnapshots:
             self._read.pop(name, None)
             return None
         assert self.client is not None
-        found = self._read[name] = self._read.pop(name, None) or _ReadSnapshots(name)
+        found = self._read.pop(name, None)
+        if found is None:
+            found = _ReadSnapshots(name)
+        self._read[name] = found
         if len(self._read) > MAX_NAMESPACES:
             del self._read[next(iter(self._read))]
         try:
