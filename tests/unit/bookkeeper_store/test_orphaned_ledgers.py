@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from random import Random
+from typing import cast
 
 import pytest
 from tests.support.bookkeeper_store_model import ModelCluster
@@ -27,7 +28,7 @@ MARK = ClusterMark.of_age("c1", 60_000)
 
 def compressed(kind: str, document: bytes) -> bytes:
     """Return the document as Java brokers write it, with `managedLedgerInfoCompressionType` and the key of cursors."""
-    number = pb.CompressionType.Value(kind)
+    number = cast("pb.CompressionType", pb.CompressionType.Value(kind))
     head = CompressionMetadata(compression_type=number, uncompressed_size=len(document)).SerializeToString()
     return struct.pack(">HI", 0x4778, len(head)) + head + compress(number, document)
 
