@@ -170,10 +170,12 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        self._unattended: UnattendedCoordinators | None = None
         self._java_snapshots: JavaTransactionSnapshots | None = None
         if ledgers.store.has_pulsar_layout:
-            self._java_snapshots = JavaTransactionSnapshots(topics)
+            self._java_snapshots = JavaTransactionSnapshots(topics, ledgers)
             broker_context.announce_transactions = self._java_snapshots.announce
+            broker_context.java_transactions_from = self._java_snapshots.start_of
 
     def keep_topic_policies_in_system_topics(self) -> None:
         """Store topic policies in `__change_events`, as Java brokers do. Must be called before the first topic is
@@ -308,8 +310,8 @@ class BrokerService:
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
         await ownership.start()
-        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
-        self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
+        self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
+        self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")
         return others
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
@@ -334,6 +336,11 @@ class BrokerService:
                 await handover.run()
         except TimeoutError:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
+
+    async def end_transactions(self) -> None:
+        """Abort the open transactions if only Java brokers stay in the cluster. `tell_clients` follows."""
+        if self._unattended is not None:
+            await self._unattended.end_before_stop()
 
     async def tell_clients(self) -> None:
         """Reject new clients, notify the clients of all topics, and wait until received messages are stored and

@@ -33,6 +33,7 @@ from pybroker.metadata.metadata_store import (
     Delete,
     MetadataStore,
     Missed,
+    NodeTimes,
     Put,
     SessionListener,
     Versioned,
@@ -189,6 +190,10 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def get(self, path: str) -> Versioned | None:
         node = await self._node(path)
         return None if node is None or _is_inner(*node) else Versioned(node[0], node[1].version)
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        node = await self._node(path)
+        return None if node is None else NodeTimes(node[1].ctime_ms, node[1].mtime_ms)
 
     async def _node(self, path: str) -> tuple[bytes, Stat] | None:
         """Return value and stat of the node, also of an inner node; None if it does not exist."""
