@@ -465,7 +465,10 @@ def messages_of(reply: dict[str, Any]) -> list[Message]:
 
 
 class ClusterLoad:
-    """All clients of one topic, which has partitions unless `partitions` is 0."""
+    """All clients of one topic, which has partitions unless `partitions` is 0.
+
+    The constructor blocks until the official clients are connected. `begin` starts the other ones.
+    """
 
     def __init__(
         self, service: Service, topic: str, chance: Random, *, partitions: int = 0, pause_s: float = PAUSE_S
@@ -498,8 +501,14 @@ class ClusterLoad:
             )
             for number, name in enumerate(PRODUCERS)
         ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Start the consumers with receipts, on the present event loop."""
         self._tasks = [
-            asyncio.create_task(ReceiptedConsumer(each, service, f"r{number}", Random(chance.random())).run())
+            asyncio.create_task(
+                ReceiptedConsumer(each, self._service, f"r{number}", Random(self._chance.random())).run()
+            )
             for each in self.receipted
             for number in range(1 if each.kind == "Exclusive" else 2)
         ]

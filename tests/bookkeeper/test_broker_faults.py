@@ -200,7 +200,9 @@ async def test_receipts_hold_through_random_faults(own_cluster: BookKeeperCluste
     faults = Faults(own_cluster, broker, chance)
     number = 0
     for story, kinds in enumerate(stories(FAULTS, chance)):
-        load = ClusterLoad(Service([broker.url]), f"persistent://public/default/story-{story}", chance)
+        topic = f"persistent://public/default/story-{story}"
+        load = await asyncio.to_thread(ClusterLoad, Service([broker.url]), topic, chance)
+        load.begin()
         try:
             await load.advances(PROGRESS, DEADLINE_S)
             for kind in kinds:

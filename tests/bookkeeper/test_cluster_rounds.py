@@ -424,10 +424,14 @@ class Story:
             path = f"/admin/v2/persistent/{self._name}/{name}/partitions"
             assert (await asyncio.to_thread(call, broker, "PUT", path, PARTITIONS))[0] == 204
         service = Service([each.url for each in self._members], LISTENER)
-        self.load = ClusterLoad(service, self._topic("orders"), self._chance, partitions=PARTITIONS, pause_s=PAUSE_S)
-        self.transactions = TransactionLoad(
-            service, self._topic("source"), self._topic("target"), PARTITIONS, self._chance
+        self.load = await asyncio.to_thread(
+            ClusterLoad, service, self._topic("orders"), self._chance, partitions=PARTITIONS, pause_s=PAUSE_S
         )
+        self.load.begin()
+        self.transactions = await asyncio.to_thread(
+            TransactionLoad, service, self._topic("source"), self._topic("target"), PARTITIONS, self._chance
+        )
+        self.transactions.begin()
 
     async def catches_up(self) -> None:
         async with asyncio.TaskGroup() as group:

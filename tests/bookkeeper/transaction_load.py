@@ -43,7 +43,10 @@ class _OnPurpose(Exception):
 
 
 class TransactionLoad:
-    """The clients of an input and an output topic, which exist and have partitions."""
+    """The clients of an input and an output topic, which exist and have partitions.
+
+    The constructor blocks until the official clients are connected. `begin` starts the movers.
+    """
 
     def __init__(self, service: Service, source: str, target: str, partitions: int, chance: Random) -> None:
         self._service = service
@@ -73,8 +76,13 @@ class TransactionLoad:
         ]
         for thread in self._threads:
             thread.start()
+        self._chance = chance
+        self._movers: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Start the movers, on the present event loop."""
         self._movers = [
-            asyncio.create_task(self._move_all(number, Random(chance.random()))) for number in range(MOVERS)
+            asyncio.create_task(self._move_all(number, Random(self._chance.random()))) for number in range(MOVERS)
         ]
 
     # --- official clients

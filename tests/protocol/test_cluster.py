@@ -379,6 +379,34 @@ async def _killed_owner() -> None:
         await asyncio.to_thread(client.close)
 
 
+def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> None:
+    asyncio.run(_parked_lookup())
+
+
+async def _parked_lookup() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        lookups = one.service.cluster_lookups
+        assert lookups is not None
+        await look_up(two, authoritative=True)
+        killed_url = two.registered.broker_service_url
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url
+        await asyncio.sleep(0.2)  # a probe that `kill` would leave half open
+        assert not lookups.parked, "the owner accepts connections"
+        await two.kill()
+        cluster.chosen = 0
+        while True:  # until a probe has failed, lookups lead to the killed broker
+            asked = asyncio.create_task(look_up(one))
+            await until(lambda asked=asked: lookups.parked or asked.done(), 0.01)  # type: ignore[misc]
+            if not asked.done():
+                break
+            assert asked.result()["brokerServiceUrl"] == killed_url
+        await two.store.end_past_sessions()
+        found = await asked
+        assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)
+        assert not lookups.parked
+
+
 def _subscribe(client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Consumer]:
     return (
         client.subscribe(TOPIC, "shared", consumer_type=pulsar.ConsumerType.Shared),
