@@ -41,9 +41,9 @@ SETTINGS: dict[str, Any] = {
 class ClusterBroker:
     """One broker."""
 
-    def __init__(self, cluster: ModelledCluster) -> None:
+    def __init__(self, cluster: ModelledCluster, settings: dict[str, Any]) -> None:
         self.store = SharedSession(cluster.tree)
-        runtime = Runtime(BrokerConfig(**SETTINGS))
+        runtime = Runtime(BrokerConfig(**{**SETTINGS, **settings}))
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
         self._ledgers = cluster.bookies.store()
         self._cursors = BookKeeperCursorStore(
@@ -104,14 +104,15 @@ class ModelledCluster:
 
 
 @asynccontextmanager
-async def modelled_cluster(brokers: int = 2) -> AsyncIterator[ModelledCluster]:
+async def modelled_cluster(brokers: int = 2, **settings: Any) -> AsyncIterator[ModelledCluster]:
+    """Run a cluster for the block. `settings` are attributes of `BrokerConfig`."""
     cluster = ModelledCluster()
     resources = Resources(SharedSession(cluster.tree))
     await resources.load()
     await resources.bootstrap("c1")
     try:
         for _ in range(brokers):
-            broker = ClusterBroker(cluster)
+            broker = ClusterBroker(cluster, settings)
             await broker.start()
             cluster.brokers.append(broker)
         registered = {each.registered.broker_id: each.registered for each in cluster.brokers}
