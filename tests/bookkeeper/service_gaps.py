@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import statistics
 import threading
@@ -24,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import pulsar
@@ -222,6 +224,8 @@ def measure(load: Load, brokers: list[Broker]) -> dict[str, object]:
         "pause, median": round(statistics.median(lengths), 2),
         "pause, worst": round(max(lengths), 2),
         "after the kill, median": round(statistics.median(from_kill), 2),
+        "after the kill, 90 %": round(sorted(from_kill)[len(from_kill) * 9 // 10], 2),
+        "after the kill, 99 %": round(sorted(from_kill)[len(from_kill) * 99 // 100], 2),
         "after the kill, worst": round(max(from_kill), 2),
         "other topics, worst pause": round(max(others, default=0.0), 2),
         "failed sends": len(load.failures),
@@ -236,6 +240,13 @@ def main() -> None:
     parser.add_argument("--session", type=int, default=5, help="seconds")
     parser.add_argument("--topics", type=int, default=16)
     parser.add_argument("--interval", type=float, default=0.05, help="seconds between two messages of a topic")
+    parser.add_argument(
+        "--service-url",
+        choices=("others", "all"),
+        default="others",
+        help="brokers in the service URL of the clients: without the killed one, like a load balancer, or all",
+    )
+    parser.add_argument("--logs", type=Path, help="directory for the logs of the brokers")
     options = parser.parse_args()
     with (
         bookkeeper_cluster(3, zookeeper_settings=("maxSessionTimeout=60000",)) as cluster,
@@ -243,13 +254,19 @@ def main() -> None:
     ):
         bundles = {"bundles": {"numBundles": options.bundles}}
         rest("PUT", f"{brokers[0].http_url}/admin/v2/namespaces/{NAMESPACE}", bundles)
-        load = Load(brokers, options.topics, options.interval)
+        known = brokers[:-1] if options.service_url == "others" else brokers
+        load = Load(known, options.topics, options.interval)
         load.wait_for_receipts(0.0, DEADLINE_S)
         divide(brokers)
         load.wait_for_receipts(time.monotonic() + SETTLE_S, DEADLINE_S)
         found = measure(load, brokers)
         load.stop()
-        print(json.dumps({"broker": options.broker, "session": options.session, **found}, indent=1), flush=True)
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+            for number in range(options.brokers):
+                for log in (cluster.directory / f"broker{number}").glob("*.log"):
+                    shutil.copy(log, options.logs / f"broker{number}.log")
+        print(json.dumps({**vars(options), "logs": "", **found}, indent=1), flush=True)
 
 
 if __name__ == "__main__":

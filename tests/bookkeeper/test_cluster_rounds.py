@@ -474,12 +474,15 @@ async def test_clients_continue_through_random_rounds(own_cluster: BookKeeperClu
                 await story.catches_up()
                 await rounds.divide()
                 for kind in kinds:
-                    print(f"{number} {kind}: ", end="", flush=True)
+                    print(f"{number} {kind}", flush=True)
                     began_s = time.monotonic()
                     await rounds.happen(kind)
                     mended_s = time.monotonic()
                     await story.catches_up()
-                    print(f"{mended_s - began_s:.1f} s, works {time.monotonic() - mended_s:.1f} s later", flush=True)
+                    print(
+                        f"{number} {kind}: {mended_s - began_s:.1f} s, works {time.monotonic() - mended_s:.1f} s later",
+                        flush=True,
+                    )
                     number += 1
                     counts[kind] += 1
                 await story.finish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from random import Random
 
@@ -60,6 +60,8 @@ class TransactionLoad:
         self.committed = 0
         self.aborted = 0
         self.unknown = 0
+        self.failures: deque[str] = deque(maxlen=20)
+        """Of transactions, the last ones."""
         self.broken: list[str] = []
         self._feeds = threading.Event()
         self._ends = threading.Event()
@@ -129,8 +131,10 @@ class TransactionLoad:
         )
         async with PulsarClient(access) as client:
             while True:
-                with suppress(*_FAILURES):
+                try:
                     await self._move(client, chance)
+                except _FAILURES as error:
+                    self.failures.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.1)
 
     async def _move(self, client: PulsarClient, chance: Random) -> None:
@@ -187,7 +191,7 @@ class TransactionLoad:
             return (
                 f"transactions: {len(missing)} not moved: {sorted(missing)[:3]}, {len(self.fed) - count} new in the input,"
                 f" {self.committed - committed} commits, checker connected: {self._checker.is_connected()},"
-                f" producer connected: {self._producer.is_connected()}"
+                f" producer connected: {self._producer.is_connected()}, failed transactions: {list(self.failures)}"
             )
 
         await until(is_done, deadline_s, text)
