@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ READER_ATTEMPTS = 6
 LOOKUPS = 10
 CHECK_OPEN_S = 60.0
 LEFT_SHARE = 0.1
-"""Share of messages that consumers with receipts do not acknowledge at once."""
+"""Share of messages that consumers with receipts do not acknowledge."""
+LEFT_S = 3.0
+"""A consumer of Key_Shared acknowledges them after this time: they block their keys when these move to another consumer."""
 TYPES = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Failover": pulsar.ConsumerType.Failover,
@@ -363,6 +366,7 @@ class ReceiptedConsumer:
         self._name = name
         self._chance = chance
         self._request_id = 10
+        self._left: deque[tuple[float, dict[str, Any]]] = deque()
 
     async def run(self) -> None:
         first = self._chance.randrange(len(self._service.urls))
@@ -379,6 +383,7 @@ class ReceiptedConsumer:
     async def _consume(self, connection: Connection) -> None:
         subscription = self._subscription
         unanswered: dict[int, list[Message]] = {}
+        self._left.clear()
         received: list[dict[str, Any]] = []
         used = 0
         while True:
@@ -404,6 +409,9 @@ class ReceiptedConsumer:
                 self._request_id += 1
                 unanswered[self._request_id] = self._acknowledge(connection, received)
                 received = []
+            while self._left and self._left[0][0] < time.monotonic():
+                self._request_id += 1
+                unanswered[self._request_id] = self._acknowledge_left(connection, self._left.popleft()[1])
 
     def _receipted(self, messages: list[Message]) -> None:
         subscription = self._subscription
@@ -437,12 +445,22 @@ class ReceiptedConsumer:
                     kept &= ~(1 << index)
                 one.ack_set.append(kept)
                 one.batch_size = count
+            if len(chosen) < len(messages) and subscription.kind == "Key_Shared":
+                self._left.append((time.monotonic() + LEFT_S, reply))
             if chosen:
                 ids.append(one)
                 acked += chosen
         subscription.maybe_acked.update(acked)
         self._send_ack(connection, ids, pb.CommandAck.Individual)
         return acked
+
+    def _acknowledge_left(self, connection: Connection, reply: dict[str, Any]) -> list[Message]:
+        """Send one ACK of a whole entry, and return its messages."""
+        ledger_id, entry_id = position_of(reply)
+        messages = messages_of(reply)
+        self._subscription.maybe_acked.update(messages)
+        self._send_ack(connection, [pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)], pb.CommandAck.Individual)
+        return messages
 
     def _send_ack(self, connection: Connection, ids: list[pb.MessageIdData], ack_type: pb.CommandAck.AckType) -> None:
         connection.send(
