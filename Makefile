@@ -73,7 +73,7 @@ help:
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
 	@echo 'make cluster-rounds        random faults of three brokers, ZooKeeper and bookies under load of all kinds of clients, 200 from SEED on'
 	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java --session 30"'
-	@echo 'make test-cluster          the protocol tests, and those of BookKeeper, on three real bookies and ZooKeeper; needs Java 17 and Maven'
+	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
 	@echo 'make differential ARGS=... compare with the reference broker'
@@ -272,6 +272,7 @@ service-gaps: $(STAMP)
 test-cluster: $(STAMP)
 	@$(REQUIRE_JAVA)
 	TEST_LEDGERS=bookies $(BIN)/python -m pytest tests/protocol tests/bookkeeper -n $(WORKERS) --dist loadfile -m 'not long' $(ARGS)
+	$(BIN)/python -m pytest tests/bookkeeper -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

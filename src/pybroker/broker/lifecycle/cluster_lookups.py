@@ -1,4 +1,4 @@
-"""Answers to lookups: the broker that serves a topic, or the broker that decides.
+"""Lookup responses in a cluster: the broker that serves a topic, or the broker that the client must ask instead.
 
 A lookup that would lead to a broker that does not accept connections is parked until the bundle has another owner. The client would
 otherwise fail to connect, and return after ever longer pauses.
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class LookupAnswer(NamedTuple):
-    """`is_redirect`: the client repeats its lookup there, `is_authoritative` if that broker decides or acquires the bundle."""
+    """Result of a lookup. `is_redirect`: the client must repeat the lookup at this address. `is_authoritative`: the
+    repeated lookup is authoritative, because that broker acquires the bundle or assigns it.
+    """
 
     addresses: LookupResult
     is_redirect: bool = False
@@ -39,7 +41,7 @@ class LookupAnswer(NamedTuple):
 
 
 class ClusterLookups:
-    """Answers the lookups of one broker."""
+    """Looks up the broker that serves a topic. If no broker owns its bundle, this broker may acquire it."""
 
     def __init__(self, ownership: BundleOwnership, presence: Presence, probes: BrokerProbes, clock: Clock) -> None:
         self._ownership = ownership
@@ -91,7 +93,7 @@ class ClusterLookups:
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:
-    """Raises MetadataError for an unknown listener."""
+    """Return the addresses of `owner` for the listener. Raises MetadataError for an unknown listener."""
     if owner.kind is not OwnerKind.HERE:
         return owner.urls
     try:
