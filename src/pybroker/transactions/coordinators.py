@@ -104,11 +104,12 @@ class Coordinators:
         return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator. Raises TransactionCoordinatorNotFound."""
+        """Return a started coordinator.
+
+        Raises TransactionCoordinatorNotFound, also if another broker runs it: clients look it up again after this error only.
+        """
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
-            if coordinator_id < self.count:
-                self._require_served(coordinator_id)
             raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
         return found
 
