@@ -185,11 +185,6 @@ def until_all_know_all(places: Sequence[Place]) -> None:
     )
 
 
-def owner_of(places: Sequence[Place], topic: str) -> Place:
-    url = running(places)[0].owner_over_http(topic)
-    return next(each for each in places if each.url == url)
-
-
 def bundles_of(place: Place, namespace: str) -> list[str]:
     boundaries = place.get(f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
     return [f"{lower}_{upper}" for lower, upper in pairwise(boundaries)]

@@ -61,7 +61,7 @@ def several_urls(first: int, urls: Sequence[str]) -> str:
 
 
 def new_client(url: str) -> pulsar.Client:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(url, logger=quiet, operation_timeout_seconds=OPERATION_S)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pulsar
 import pytest
 from benchmarks.brokers import Broker
-from pulsar.schema import Integer, JsonSchema, Record, String
 from tests.bookkeeper.mixed_cluster import BROKERS, CLUSTER, Place, bundles_of, mixed_places, send, transfer, until
 from tests.bookkeeper.mixed_load import new_client
 from tests.differential import intended
@@ -78,13 +77,14 @@ THEMES = (
 """Scenarios of tests/differential that are run at each broker, without those that send frames to a broker of their choice."""
 
 
-class Placed(Record):  # type: ignore[misc]
-    item = String()
-
-
-class PlacedAgain(Record):  # type: ignore[misc]
-    item = String()
-    count = Integer(default=0)
+def schema(*fields: str) -> dict[str, object]:
+    """Return the body of a request for a JSON schema whose fields are strings with a default value."""
+    definition = {
+        "type": "record",
+        "name": "Placed",
+        "fields": [{"name": each, "type": "string", "default": ""} for each in fields],
+    }
+    return {"type": "JSON", "schema": json.dumps(definition), "properties": {}}
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +120,9 @@ def filled(places: list[Place]) -> list[Place]:
     client = new_client(second.url)
     for name in [*TOPICS, "parted"]:
         _fill(client, f"persistent://{NAMESPACE}/{name}")
-    typed = f"persistent://{NAMESPACE}/typed"
-    for schema in (Placed, PlacedAgain):
-        client.create_producer(typed, schema=JsonSchema(schema)).send(schema(item="a"))
     client.close()
+    done(java, "POST", f"/admin/v2/schemas/{NAMESPACE}/typed/schema", schema("item"))
+    done(first, "POST", f"/admin/v2/schemas/{NAMESPACE}/typed/schema", schema("item", "count"))
     done(second, "POST", f"{P}/t0/maxConsumers", 4)
     done(java, "POST", f"{P}/t0/retention", {"retentionTimeInMinutes": 6, "retentionSizeInMB": 1})
     done(first, "PUT", f"{P}/t1/properties", {"a": "b"})
