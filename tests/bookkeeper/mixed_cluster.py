@@ -37,6 +37,8 @@ SETTINGS = {
 DEADLINE_S = 60.0
 MAX_REDIRECTS = 5
 BROKERS = "/admin/v2/brokers"
+ATTEMPTS = 10
+"""Of moves of a bundle of a Java broker: its leader remembers the destination for one lookup, and another client may be first."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -195,6 +197,25 @@ def transfer(asked: Place, namespace: str, bundle: str, destination: Place) -> N
     path = f"/admin/v2/namespaces/{namespace}/{bundle}/unload?destinationBroker={destination.broker_id}"
     answer = asked.call("PUT", path)
     assert answer[0] == 204, f"{path} at {asked}: {answer}"
+
+
+def owner_of_bundle(places: Sequence[Place], namespace: str, bundle: str) -> Place | None:
+    """Return the owner at this moment; None without one. Nothing is looked up."""
+    for place in places:
+        owned = place.get(f"{BROKERS}/{CLUSTER}/{place.broker_id}/ownedNamespaces")
+        if f"{namespace}/{bundle}" in owned:
+            return place
+    return None
+
+
+def move(places: Sequence[Place], asked: Place, namespace: str, bundle: str, destination: Place) -> int:
+    """Move a bundle while clients look its topics up. Return the number of attempts that were needed."""
+    for attempt in range(ATTEMPTS):
+        transfer(asked, namespace, bundle, destination)
+        until(lambda: owner_of_bundle(places, namespace, bundle) is not None)
+        if owner_of_bundle(places, namespace, bundle) is destination:
+            return attempt + 1
+    raise AssertionError(f"{bundle} does not move to {destination}, asked of {asked}")
 
 
 @contextmanager

@@ -10,16 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pulsar
 from pulsar.schema import Integer, JsonSchema, Record, String
+from tests.bookkeeper.mixed_cluster import Place
 
 BURST = 5
 PAUSE_S = 0.2
 KEYS = 24
+PARTITIONS = 4
 DEADLINE_S = 90.0
 RECEIVE_MS = 300
 OPERATION_S = 60
@@ -296,3 +298,39 @@ class MixedLoad:
         for client in self._clients:
             with suppress(pulsar.PulsarException):
                 client.close()
+
+
+def topics_of(namespace: str) -> tuple[LoadedTopic, LoadedTopic, LoadedTopic]:
+    """Return a topic with all types of producers and subscriptions, a partitioned one, and one with a schema."""
+    prefix = f"persistent://{namespace}"
+    return (
+        LoadedTopic(f"{prefix}/plain", (SINGLE, BATCHED, KEYED), ("Exclusive", "Failover", "Shared", "Key_Shared")),
+        LoadedTopic(f"{prefix}/parted", (KEYED,), ("Failover", "Shared", "Key_Shared"), partitions=PARTITIONS),
+        LoadedTopic(f"{prefix}/typed", (BATCHED, KEYED), ("Exclusive", "Key_Shared"), has_schema=True),
+    )
+
+
+@contextmanager
+def loaded(places: Sequence[Place], namespace: str) -> Iterator[MixedLoad]:
+    """Run clients of new topics for the block, then check that they have lost nothing."""
+    path = f"/admin/v2/persistent/{namespace}/parted/partitions"
+    assert places[0].call("PUT", path, PARTITIONS) == (204, None)
+    load = MixedLoad([each.url for each in places], topics_of(namespace))
+    try:
+        load.advance()
+        yield load
+        print(f"{load.finish()} receipts")
+    finally:
+        load.stop()
+
+
+def single_topics(namespace: str) -> list[str]:
+    """Return the names of all topics and partitions of the clients."""
+    plain, parted, typed = topics_of(namespace)
+    return [plain.name, typed.name, *(f"{parted.name}-partition-{each}" for each in range(PARTITIONS))]
+
+
+def bundles_with_topics(place: Place, namespace: str) -> list[str]:
+    """Return the bundles of the namespace that contain topics of the clients."""
+    paths = [f"/lookup/v2/topic/{topic.replace('://', '/')}/bundle" for topic in single_topics(namespace)]
+    return sorted({place.get(path) for path in paths})

@@ -4,67 +4,29 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 from tests.bookkeeper.mixed_cluster import (
     BROKERS,
-    CLUSTER,
     JAVA,
     OWN,
     Place,
     mixed_places,
+    move,
     transfer,
     until,
     until_all_know_all,
 )
-from tests.bookkeeper.mixed_load import BATCHED, KEYED, SINGLE, LoadedTopic, MixedLoad
+from tests.bookkeeper.mixed_load import bundles_with_topics, loaded, single_topics
 
 pytestmark = pytest.mark.long
-PARTITIONS = 4
-ATTEMPTS = 10
-"""Of moves of a bundle of a Java broker: its leader remembers the destination for one lookup, and another client may be first."""
-
-
-def topics_of(namespace: str) -> tuple[LoadedTopic, LoadedTopic, LoadedTopic]:
-    """Return a topic with all types of producers and subscriptions, a partitioned one, and one with a schema."""
-    prefix = f"persistent://{namespace}"
-    return (
-        LoadedTopic(f"{prefix}/plain", (SINGLE, BATCHED, KEYED), ("Exclusive", "Failover", "Shared", "Key_Shared")),
-        LoadedTopic(f"{prefix}/parted", (KEYED,), ("Failover", "Shared", "Key_Shared"), partitions=PARTITIONS),
-        LoadedTopic(f"{prefix}/typed", (BATCHED, KEYED), ("Exclusive", "Key_Shared"), has_schema=True),
-    )
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Place]]:
     with mixed_places(tmp_path_factory.mktemp("mixed")) as places:
         yield places
-
-
-@contextmanager
-def loaded(places: Sequence[Place], namespace: str) -> Iterator[MixedLoad]:
-    """Run the clients for the block, then check that they have lost nothing."""
-    path = f"/admin/v2/persistent/{namespace}/parted/partitions"
-    assert places[0].call("PUT", path, PARTITIONS) == (204, None)
-    load = MixedLoad([each.url for each in places], topics_of(namespace))
-    try:
-        load.advance()
-        yield load
-        print(f"{load.finish()} receipts")
-    finally:
-        load.stop()
-
-
-def single_topics(namespace: str) -> list[str]:
-    """Return the names of all topics and partitions of the clients."""
-    plain, parted, typed = topics_of(namespace)
-    return [plain.name, typed.name, *(f"{parted.name}-partition-{each}" for each in range(PARTITIONS))]
-
-
-def bundles_with_topics(place: Place, namespace: str) -> list[str]:
-    paths = [f"/lookup/v2/topic/{topic.replace('://', '/')}/bundle" for topic in single_topics(namespace)]
-    return sorted({place.get(path) for path in paths})
 
 
 def make_namespace(place: Place, name: str, bundles: int) -> None:
@@ -116,25 +78,6 @@ def test_lookups_at_each_broker_lead_to_the_owner(places: list[Place]) -> None:
     lists = [place.topics(namespace) for place in places]
     assert len(lists[0]) == 2 + 3 + 4
     assert lists == [lists[0]] * 3
-
-
-def owner_of_bundle(places: Sequence[Place], namespace: str, bundle: str) -> Place | None:
-    """Return the owner at this moment; None without one. Nothing is looked up."""
-    for place in places:
-        owned = place.get(f"{BROKERS}/{CLUSTER}/{place.broker_id}/ownedNamespaces")
-        if f"{namespace}/{bundle}" in owned:
-            return place
-    return None
-
-
-def move(places: Sequence[Place], asked: Place, namespace: str, bundle: str, destination: Place) -> int:
-    """Move a bundle while clients look its topics up. Return the number of attempts that were needed."""
-    for attempt in range(ATTEMPTS):
-        transfer(asked, namespace, bundle, destination)
-        until(lambda: owner_of_bundle(places, namespace, bundle) is not None)
-        if owner_of_bundle(places, namespace, bundle) is destination:
-            return attempt + 1
-    raise AssertionError(f"{bundle} does not move to {destination}, asked of {asked}")
 
 
 def test_bundles_move_between_all_brokers_while_clients_work(places: list[Place]) -> None:
