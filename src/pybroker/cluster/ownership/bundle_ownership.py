@@ -96,6 +96,8 @@ class Owner(NamedTuple):
     kind: OwnerKind
     urls: LookupResult
     is_authoritative: bool
+    is_pybroker: bool = True
+    """False for a Java broker that has the bundle."""
 
 
 _HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
@@ -241,7 +243,8 @@ class BundleOwnership:
                 f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
                 " look the topic up again"
             )
-        return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True)
+        is_pybroker = document.pybroker_session is not None
+        return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True, is_pybroker)
 
     def _is_own(self, document: OwnerDocument) -> bool:
         own = self.registry.own_broker
