@@ -168,6 +168,8 @@ async def _rest_calls_are_redirected() -> None:
             status, stats = await rest(broker, "GET", f"{ADMIN}/stats")
             assert (status, stats["ownerBroker"]) == (200, other.registered.broker_id)
             assert await rest(broker, "GET", f"{NAMESPACE}/topics") == (200, [TOPIC])
+            _, places = await rest(broker, "GET", "/admin/v2/brokers/internal-configuration")
+            assert places["ledgersRootPath"] == "/ledgers"
             assert await rest(broker, "PUT", f"{ADMIN}/subscription/one") in (
                 (204, None),
                 (409, "Subscription already exists for topic"),

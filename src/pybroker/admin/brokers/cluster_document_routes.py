@@ -109,14 +109,14 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return which isolation policies match each broker of the cluster."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return which isolation policies match each broker of the cluster. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return which isolation policies match a broker, which need not exist."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return which isolation policies match a broker, which need not exist. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))
 
 
