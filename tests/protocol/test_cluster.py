@@ -170,6 +170,8 @@ async def _rest_calls_are_redirected() -> None:
             assert await rest(broker, "GET", f"{NAMESPACE}/topics") == (200, [TOPIC])
             _, places = await rest(broker, "GET", "/admin/v2/brokers/internal-configuration")
             assert places["ledgersRootPath"] == "/ledgers"
+            status, _ = await rest(broker, "DELETE", "/admin/v2/bookies/racks-info/bookie:3181")
+            assert status == 404
             assert await rest(broker, "PUT", f"{ADMIN}/subscription/one") in (
                 (204, None),
                 (409, "Subscription already exists for topic"),
