@@ -23,7 +23,7 @@ from tests.differential.normalise import Json, Normaliser
 from tests.differential.run import SECRET
 from tests.differential.scenarios_brokers import OWN_DYNAMIC_KEYS
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 TENANT = "admin-calls"
 NAMESPACE = f"{TENANT}/ns"
 N = f"/admin/v2/namespaces/{NAMESPACE}"

@@ -20,7 +20,7 @@ from tests.bookkeeper.mixed_cluster import (
 )
 from tests.bookkeeper.mixed_load import bundles_with_topics, loaded, single_topics
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")

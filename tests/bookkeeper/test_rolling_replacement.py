@@ -10,7 +10,7 @@ from tests.bookkeeper.mixed_cluster import JAVA, OWN, Place, move, places_of, ru
 from tests.bookkeeper.mixed_load import MixedLoad, bundles_with_topics, loaded
 from tests.support.bookkeeper_cluster import bookkeeper_cluster
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 NAMESPACE = "public/default"
 
 

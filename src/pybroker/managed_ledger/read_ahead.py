@@ -15,16 +15,16 @@ READ_AHEAD_BYTES = 256 * 1024
 a hundred entries, and a size four times as large is no faster with many readers.
 """
 FEW_READ_BYTES = 1024 * 1024
-"""The same with few readers: a third less processor time for a single reader of batches."""
+"""Maximum size with few readers, in bytes: a third less processor time for a single reader of batches."""
 FEW = 8
 LEAST_READ_BYTES = 64 * 1024
-"""The same with many readers and little memory."""
+"""Maximum size with many readers and little memory, in bytes."""
 
 Read = Callable[[Position, int, int, Hashable], Awaitable[EntryRun | None]]
 
 
 class ReadAhead:
-    """Owned by one managed ledger. Invariant: at most one read from a position is in progress."""
+    """The read-ahead of one managed ledger. Invariant: at most one read from a position is in progress."""
 
     def __init__(self, resources: LedgerResources, read: Read) -> None:
         self._resources = resources
@@ -35,9 +35,9 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is kept for them.
+        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is cached for them.
 
-        None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()

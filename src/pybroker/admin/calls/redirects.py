@@ -1,4 +1,4 @@
-"""Redirects (307) of calls to the broker of a cluster that answers them."""
+"""Redirects (307) of calls to the broker of the cluster that must handle them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ AUTHORITATIVE = "authoritative"
 DESTINATION = "destinationBroker"
 EXPLAIN = "/explain"
 LARGEST = "LARGEST"
-"""In place of a bundle: the handler finds out which one."""
+"""Text in place of a bundle in the path. The handler determines the bundle."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return the answer that leads to the responsible broker; None if this one is responsible, or refuses the call."""
+    """Return the redirect to the responsible broker. None if this broker is responsible, or if its handler reports the
+    error.
+    """
     match place:
         case ServedAt.TOPIC_OWNER:
             return await _to_topic_owner(call, ownership)
@@ -58,7 +60,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
         owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
     except (MetadataError, ServiceNotReady, StoreError):
         if call.scope["path"].endswith(EXPLAIN):
-            return None  # the handler explains it
+            return None  # the handler reports why the topic has no owner
         raise
     return _to(call, ownership, owner, name)
 
@@ -73,7 +75,7 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
 
 
 def _coordinator_of(call: Call) -> int | None:
-    """Return the coordinator of the path or query; None if the call is about all of this broker."""
+    """Return the coordinator id in the path or query. None if the call concerns all coordinators of this broker."""
     parameters = call.scope["path_params"]
     if "sink" in parameters:
         return home_of(call.name("sink"))
@@ -92,7 +94,7 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
     if not may_acquire and call.query(DESTINATION):
         present = await ownership.present_owner(bundle)
         if present is None or is_moved_by_leader(ownership, present):
-            return None  # the handler gives it to that broker
+            return None  # the handler assigns the bundle to that broker
     return await to_owner_of(call, ownership, bundle, may_acquire=may_acquire)
 
 
@@ -107,7 +109,9 @@ def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
 async def to_owner_of(
     call: Call, ownership: BundleOwnership, bundle: NamespaceBundle, *, may_acquire: bool, path: str | None = None
 ) -> Response | None:
-    """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker acts."""
+    """Return the redirect to the owner of `bundle`; 204 if it has no owner; None if this broker must handle the
+    call.
+    """
     if may_acquire:
         owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag("authoritative"))
     else:
@@ -136,7 +140,8 @@ def _to(
 def redirect(
     call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return 307 to the same path of another broker, or to `path` there. As in Pulsar, a leader's redirect is authoritative.
+    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a leader's redirect
+    is authoritative.
 
     `without`: a parameter of the query that the other broker does not receive.
     """
@@ -146,7 +151,7 @@ def redirect(
 def redirect_with(
     call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None, without: str = ""
 ) -> Response:
-    """Like `redirect`."""
+    """Return a redirect (307) to the broker at `addresses`. The other arguments are those of `redirect`."""
     pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in pairs if name not in (AUTHORITATIVE, without)]
     query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))
@@ -155,6 +160,6 @@ def redirect_with(
 
 
 def base_url(addresses: LookupResult, scheme: str) -> str:
-    """Return the URL of another broker's REST API, with TLS if the request has it and the broker too."""
+    """Return the URL of another broker's REST API. It uses HTTPS if the request does and the broker supports it."""
     plain, tls = addresses.http_url, addresses.http_url_tls
     return ((tls or plain) if scheme == "https" else (plain or tls)).rstrip("/")

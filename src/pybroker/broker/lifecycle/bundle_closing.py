@@ -1,6 +1,6 @@
-"""Closing of the topics of namespace bundles that this broker gives up or has lost.
+"""Closing of topics whose namespace bundle this broker gives up or has lost.
 
-First all clients are notified, which needs no storage; then the topics are closed, many at once.
+All clients are notified first, which needs no storage. Then the topics are closed, many concurrently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BundleClosing:
-    """Owned by the broker service of a cluster."""
+    """Reaction of the broker service to acquired and lost bundles. Used only in a cluster."""
 
     def __init__(self, topics: Topics, closing: TopicClosing, coordinators: Coordinators, tasks: TaskOwner) -> None:
         self._topics = topics
@@ -35,7 +35,9 @@ class BundleClosing:
         self._tasks = tasks
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Start the transaction coordinators of a bundle of this broker that have transactions of an earlier owner."""
+        """Start the transaction coordinators of a newly acquired bundle that have transactions of its previous
+        owner.
+        """
         if bundle.namespace == ASSIGN.namespace:
             self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
 
@@ -47,11 +49,15 @@ class BundleClosing:
             logs.warning("transaction_coordinators.not_recovered", error=str(error))
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
+        """Close all producers and consumers of the loaded topics in the bundles. Does not wait for a store or a
+        client.
+        """
         await self._closing.fence(self._loaded(_Ranges(bundles)))
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all topics of the bundles, also those that are being loaded. The caller prevents further loads."""
+        """Close all topics of the bundles, including topics that are being loaded. The caller prevents further
+        loads.
+        """
         ranges = _Ranges(bundles)
         for coordinator in self._coordinators.running():
             if ranges.contain(partition_of(coordinator.id)):
@@ -71,7 +77,7 @@ class BundleClosing:
 
 
 class _Ranges:
-    """The hash ranges of bundles by namespace: a broker can have thousands of bundles and of topics."""
+    """Hash ranges of bundles, indexed by namespace, because a broker can have thousands of bundles and topics."""
 
     def __init__(self, bundles: Collection[NamespaceBundle]) -> None:
         self._by_namespace: dict[NamespaceName, list[Bundle]] = {}
