@@ -259,6 +259,84 @@ def test_queries_have_the_same_answer_at_each_broker(filled: list[Place]) -> Non
     assert used == set(ALLOWED), f"no differences any more: {set(ALLOWED) - used}"
 
 
+FIRST_POSITION = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+QUOTA = {"limitSize": 1_000_000, "policy": "producer_exception"}
+GROUP = {"publishRateInMsgs": 1000, "publishRateInBytes": 1_000_000}
+ISOLATION = {
+    "namespaces": ["nowhere/.*"],
+    "primary": ["a"],
+    "secondary": [],
+    "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "80"}},
+}
+
+
+def changes_of(tenant: str) -> list[tuple[str, str, object, str]]:
+    """Return method, path and body of changes, in their order, and the query that shows each."""
+    namespace = f"namespaces/{tenant}/ns"
+    plain, parted = (f"persistent/{tenant}/ns/{each}" for each in ("plain", "parted"))
+    quota = f"resource-quotas/{tenant}/ns/0x00000000_0x20000000"
+    cluster = f"clusters/{CLUSTER}"
+    return [
+        ("PUT", f"tenants/{tenant}", {"allowedClusters": [CLUSTER]}, f"tenants/{tenant}"),
+        ("POST", f"tenants/{tenant}", {"allowedClusters": [CLUSTER], "adminRoles": ["r"]}, f"tenants/{tenant}"),
+        ("PUT", namespace, {"bundles": {"numBundles": 4}}, f"{namespace}/bundles"),
+        ("PUT", f"{namespace}/0x00000000_0x40000000/split?unload=true", None, f"{namespace}/bundles"),
+        ("POST", quota, {"msgRateIn": 5.0}, quota),
+        (
+            "POST",
+            f"{namespace}/retention",
+            {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10},
+            f"{namespace}/retention",
+        ),
+        ("POST", f"{namespace}/messageTTL", 77, f"{namespace}/messageTTL"),
+        ("POST", f"{namespace}/backlogQuota", QUOTA, f"{namespace}/backlogQuotaMap"),
+        ("POST", f"{namespace}/permissions/app", ["produce"], f"{namespace}/permissions"),
+        ("PUT", f"{namespace}/property/a/b", None, f"{namespace}/properties"),
+        ("DELETE", f"{namespace}/messageTTL", None, f"{namespace}/messageTTL"),
+        ("PUT", f"{parted}/partitions", 3, f"{parted}/partitions"),
+        ("POST", f"{parted}/partitions", 5, f"{parted}/partitions"),
+        ("PUT", plain, None, f"persistent/{tenant}/ns"),
+        ("PUT", f"{plain}/subscription/s", FIRST_POSITION, f"{plain}/subscriptions"),
+        ("PUT", f"{parted}/subscription/s", FIRST_POSITION, f"{parted}/subscriptions"),
+        ("POST", f"{plain}/maxConsumers", 3, f"{plain}/maxConsumers"),
+        ("PUT", f"{plain}/properties", {"a": "b"}, f"{plain}/properties"),
+        ("POST", f"schemas/{tenant}/ns/plain/schema", schema("item"), f"schemas/{tenant}/ns/plain/schema"),
+        ("DELETE", f"schemas/{tenant}/ns/plain/schema", None, f"schemas/{tenant}/ns/plain/schema"),
+        ("PUT", f"resourcegroups/{tenant}", GROUP, f"resourcegroups/{tenant}"),
+        ("DELETE", f"resourcegroups/{tenant}", None, f"resourcegroups/{tenant}"),
+        ("POST", f"{cluster}/failureDomains/{tenant}", {"brokers": ["x:1"]}, f"{cluster}/failureDomains"),
+        ("DELETE", f"{cluster}/failureDomains/{tenant}", None, f"{cluster}/failureDomains"),
+        ("POST", f"{cluster}/namespaceIsolationPolicies/{tenant}", ISOLATION, f"{cluster}/namespaceIsolationPolicies"),
+        ("DELETE", f"{cluster}/namespaceIsolationPolicies/{tenant}", None, f"{cluster}/namespaceIsolationPolicies"),
+        ("POST", "brokers/configuration/maxConcurrentTopicLoadRequest/4000", None, "brokers/configuration/values"),
+        ("DELETE", "brokers/configuration/maxConcurrentTopicLoadRequest", None, "brokers/configuration/values"),
+        ("DELETE", f"{plain}/subscription/s", None, f"{plain}/subscriptions"),
+        ("DELETE", plain, None, f"persistent/{tenant}/ns"),
+        ("DELETE", f"{parted}/partitions", None, f"{parted}/partitions"),
+        ("DELETE", namespace, None, f"namespaces/{tenant}"),
+        ("DELETE", f"tenants/{tenant}", None, f"tenants/{tenant}"),
+    ]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_changes_at_one_broker_are_seen_at_all(places: list[Place], asked: int) -> None:
+    tenant = f"changes-{asked}"
+    for method, path, body, query in changes_of(tenant):
+        query = f"/admin/v2/{query}"
+        before = answer_of(places[asked], query)
+        status, text = places[asked].call(method, f"/admin/v2/{path}", body)
+        assert status < 300, f"{method} {path} at {places[asked]}: {status} {text}"
+
+        def answers(query: str = query) -> list[Json]:
+            return [answer_of(each, query) for each in places]
+
+        def agree(before: Json = before) -> bool:
+            found = answers()
+            return found[0] != before and not any(differences([("", found[0])], [("", each)]) for each in found[1:])
+
+        until(agree, lambda: f"{method} {path} at {places[asked]}, before {before}: {answers()}")
+
+
 def scenario_names() -> list[str]:
     return [
         name
