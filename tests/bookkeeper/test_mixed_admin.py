@@ -277,7 +277,7 @@ def changes_of(tenant: str) -> list[tuple[str, str, object, str]]:
     quota = f"resource-quotas/{tenant}/ns/0x00000000_0x20000000"
     cluster = f"clusters/{CLUSTER}"
     return [
-        ("PUT", f"tenants/{tenant}", {"allowedClusters": [CLUSTER]}, f"tenants/{tenant}"),
+        ("PUT", f"tenants/{tenant}", {"allowedClusters": [CLUSTER], "adminRoles": []}, f"tenants/{tenant}"),
         ("POST", f"tenants/{tenant}", {"allowedClusters": [CLUSTER], "adminRoles": ["r"]}, f"tenants/{tenant}"),
         ("PUT", namespace, {"bundles": {"numBundles": 4}}, f"{namespace}/bundles"),
         ("PUT", f"{namespace}/0x00000000_0x40000000/split?unload=true", None, f"{namespace}/bundles"),
@@ -318,23 +318,27 @@ def changes_of(tenant: str) -> list[tuple[str, str, object, str]]:
     ]
 
 
+def change(places: Sequence[Place], asked: Place, call: tuple[str, str, object], query: str) -> None:
+    """Send a change to one broker, and wait until all brokers answer the query alike, and otherwise than before."""
+    method, path, body = call
+    before = answer_of(asked, query)
+    status, text = asked.call(method, path, body)
+    assert status < 300, f"{method} {path} at {asked}: {status} {text}"
+
+    def answers() -> list[Json]:
+        return [answer_of(each, query) for each in places]
+
+    def agree() -> bool:
+        first, *others = answers()
+        return first != before and not any(differences([("", first)], [("", each)]) for each in others)
+
+    until(agree, lambda: f"{method} {path} at {asked}, before {before}: {answers()}")
+
+
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_changes_at_one_broker_are_seen_at_all(places: list[Place], asked: int) -> None:
-    tenant = f"changes-{asked}"
-    for method, path, body, query in changes_of(tenant):
-        query = f"/admin/v2/{query}"
-        before = answer_of(places[asked], query)
-        status, text = places[asked].call(method, f"/admin/v2/{path}", body)
-        assert status < 300, f"{method} {path} at {places[asked]}: {status} {text}"
-
-        def answers(query: str = query) -> list[Json]:
-            return [answer_of(each, query) for each in places]
-
-        def agree(before: Json = before) -> bool:
-            found = answers()
-            return found[0] != before and not any(differences([("", found[0])], [("", each)]) for each in found[1:])
-
-        until(agree, lambda: f"{method} {path} at {places[asked]}, before {before}: {answers()}")
+    for method, path, body, query in changes_of(f"changes-{asked}"):
+        change(places, places[asked], (method, f"/admin/v2/{path}", body), f"/admin/v2/{query}")
 
 
 def scenario_names() -> list[str]:
