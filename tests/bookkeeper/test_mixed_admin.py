@@ -217,7 +217,7 @@ def answer_of(place: Place, path: str) -> Json:
         body = json.loads(data) if data.strip() else None
     except ValueError:
         body = data.decode(errors="replace")
-    return {"status": status, "body": Normaliser({}).value(with_sorted_names(without_extras(body)))}
+    return {"status": status, "body": Normaliser({}).value(with_sorted_lists(without_extras(body)))}
 
 
 def without_extras(value: Any) -> Any:
@@ -228,14 +228,13 @@ def without_extras(value: Any) -> Any:
     return value
 
 
-def with_sorted_names(value: Any) -> Any:
-    """Return lists of names in one order, because they stand for sets, without dynamic keys that only pybroker has."""
+def with_sorted_lists(value: Any) -> Any:
+    """Return lists in one order, because many stand for sets, without dynamic keys that only pybroker has."""
     if isinstance(value, dict):
-        return {key: with_sorted_names(each) for key, each in value.items()}
+        return {key: with_sorted_lists(each) for key, each in value.items()}
     if isinstance(value, list):
-        names = [each for each in value if isinstance(each, str)]
-        is_set = len(names) == len(value)
-        return sorted(set(names) - OWN_DYNAMIC_KEYS) if is_set else [with_sorted_names(each) for each in value]
+        kept = [with_sorted_lists(each) for each in value if not (isinstance(each, str) and each in OWN_DYNAMIC_KEYS)]
+        return sorted(kept, key=lambda each: json.dumps(each, sort_keys=True))
     return value
 
 
