@@ -47,7 +47,7 @@ OF_TOPIC = (
     " subscriptions subscription/one/position/1 subscription/two/position/1 subscription/one/properties"
     " subscription/one/analyzeBacklog subscription/missing/position/1 examinemessage?initialPosition=earliest&messagePosition=2"
     " message/publishTime schemaCompatibilityStrategy maxConsumers retention?applied=true retention messageTTL?applied=true"
-    " backlogQuotaMap?applied=true maxProducers?applied=true dispatchRate?applied=true persistence inactiveTopicPolicies"
+    " maxProducers?applied=true dispatchRate?applied=true persistence inactiveTopicPolicies"
     " delayedDelivery deduplicationEnabled maxUnackedMessagesOnConsumer subscriptionTypesEnabled partitioned-stats"
     " replication compactionThreshold publishRate subscribeRate maxMessageSize"
 )
