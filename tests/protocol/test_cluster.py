@@ -170,6 +170,10 @@ async def _rest_calls_are_redirected() -> None:
             status, stats = await rest(broker, "GET", f"{ADMIN}/stats")
             assert (status, stats["ownerBroker"]) == (200, other.registered.broker_id)
             assert await rest(broker, "GET", f"{NAMESPACE}/topics") == (200, [TOPIC])
+            _, places = await rest(broker, "GET", "/admin/v2/brokers/internal-configuration")
+            assert places["ledgersRootPath"] == "/ledgers"
+            status, _ = await rest(broker, "DELETE", "/admin/v2/bookies/racks-info/bookie:3181")
+            assert status == 404
             assert await rest(broker, "PUT", f"{ADMIN}/subscription/one") in (
                 (204, None),
                 (409, "Subscription already exists for topic"),
@@ -240,6 +244,34 @@ async def _moves() -> None:
         for broker in cluster.brokers:
             assert await rest(broker, "PUT", f"{NAMESPACE}/unload") == (204, None)
             await exchange()
+
+
+def test_leader_moves_a_bundle_of_a_java_broker_without_a_destination_in_the_redirect() -> None:
+    asyncio.run(_java_owner())
+
+
+async def _java_owner() -> None:
+    """A Java broker sends an unload with a destination to the leader: such a redirect would never end."""
+    java = {"nativeUrl": "pulsar://java:6650", "httpUrl": "http://java:8080", "disabled": False}
+    async with modelled_cluster() as cluster:
+        leader, other = cluster.brokers
+        _, bundle = await rest(leader, "GET", f"{LOOKUP}/bundle")
+        await leader.store.put(f"/namespace/public/default/{bundle}", json.dumps(java).encode())
+        path = f"{NAMESPACE}/{bundle}/unload"
+        for each in cluster.brokers:
+            with_destination = f"{path}?destinationBroker={other.registered.broker_id}"
+            status, location = await rest(each, "PUT", with_destination, follows=False)
+            assert status == 307, location
+            query = (
+                "authoritative=true"
+                if each is leader
+                else f"destinationBroker={other.registered.broker_id.replace(':', '%3A')}&authoritative=false"
+            )
+            assert location == f"http://java:8080{path}?{query}"
+        assert leader.service.ownership is not None
+        assert leader.service.ownership.registry.assigned == {  # type: ignore[attr-defined]
+            f"public/default/{bundle}": other.registered.broker_id
+        }
 
 
 def test_lost_session_closes_topics_and_another_broker_serves_them() -> None:

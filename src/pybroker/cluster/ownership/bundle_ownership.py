@@ -101,6 +101,8 @@ class Owner(NamedTuple):
     is_authoritative: bool
     internal_url: str = ""
     """The address for other brokers, whatever the listener of the client; empty for HERE."""
+    is_pybroker: bool = True
+    """False for a Java broker that has the bundle."""
 
 
 class BundleUnloading(MetadataError):
@@ -265,7 +267,8 @@ class BundleOwnership:
                 " look the topic up again"
             )
         urls = urls_of_document(document, listener_name)
-        return Owner(OwnerKind.OTHER, urls, True, document.native_url or document.native_url_tls or "")
+        internal_url = document.native_url or document.native_url_tls or ""
+        return Owner(OwnerKind.OTHER, urls, True, internal_url, document.pybroker_session is not None)
 
     async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
         """Return the address in the stored document of a bundle that this broker serves, if another program wrote it.
