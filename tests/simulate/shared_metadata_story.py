@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from tests.simulate.loop import Process, SimulatedLoop
-from tests.simulate.simulation import quiet_collector
+from tests.simulate.simulated_run import quiet_collector
 from tests.simulate.zookeeper_model import ZooKeeperModel
 from tests.support.shared_caches import Caches, RandomChanges
 

@@ -21,6 +21,7 @@ from tests.simulate.zookeeper_tree import Refused, ZooKeeperTree, failed_multi
 from pybroker.zookeeper.errors import NoNode
 from pybroker.zookeeper.jute import Reader, pack_buffer, pack_int, pack_text
 from pybroker.zookeeper.operations import (
+    ANY_VERSION,
     OPEN_ACL,
     CreateMode,
     NodeEvent,
@@ -153,10 +154,19 @@ class ZooKeeperModel:
     def prepare(self, cluster: str) -> None:
         """As `pybroker metadata init`, in short."""
         for path in ("/admin", "/admin/clusters", f"/admin/clusters/{cluster}"):
-            body = create_body(
-                path, b"{}" if path.endswith(cluster) else b"", CreateMode.PERSISTENT, pack_acl(OPEN_ACL)
-            )
-            self.tree.perform(Operation.CREATE, body, 0)
+            self.create_node(path, b"{}" if path.endswith(cluster) else b"")
+
+    def create_node(self, path: str, value: bytes = b"") -> None:
+        """Create a node as another client does. Does nothing if it exists."""
+        if path not in self.tree.nodes:
+            body = create_body(path, value, CreateMode.PERSISTENT, pack_acl(OPEN_ACL))
+            self._report(self.tree.perform(Operation.CREATE, body, 0).events)
+
+    def delete_node(self, path: str) -> None:
+        """Delete a node as another client does. Does nothing without it."""
+        if path in self.tree.nodes:
+            body = pack_text(path) + pack_int(ANY_VERSION)
+            self._report(self.tree.perform(Operation.DELETE, body, 0).events)
 
     async def connect(
         self, factory: Callable[[], asyncio.Protocol], host: str = "", port: int = 0, **_: Any

@@ -84,6 +84,10 @@ class Client:
             self.link.cut()
         await self._work.__aexit__(*exc)  # type: ignore[arg-type]
 
+    def link_of(self, slot: Slot) -> Link | None:
+        """The connection that a producer or consumer uses; None without one."""
+        return self.link
+
     def broken(self, rule: str, text: str) -> None:
         self.tape.note(self.name, tape.BROKEN, rule=rule, text=text)
 
