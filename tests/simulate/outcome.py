@@ -62,9 +62,9 @@ def play(script: Script, *, keeps_history: bool = False) -> Outcome:
     try:
         Simulation.run(script.seed, scenario, script.settings)
     except BaseExceptionGroup as group:
-        outcome.findings += [_escaped(error) for error in group.exceptions]
+        outcome.findings += [escaped(error) for error in group.exceptions]
     except (Exception, AssertionError) as error:  # noqa: BLE001
-        outcome.findings.append(_escaped(error))
+        outcome.findings.append(escaped(error))
     if simulation is not None:
         outcome.findings += [("bug", bug) for bug in simulation.bugs]
         outcome.virtual_s = simulation.now_s - simulation.began_s
@@ -88,7 +88,7 @@ async def _leave(simulation: Simulation, outcome: Outcome) -> None:
         await simulation.stop()
 
 
-def _escaped(error: BaseException) -> tuple[str, str]:
+def escaped(error: BaseException) -> tuple[str, str]:
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

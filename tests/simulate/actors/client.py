@@ -88,6 +88,10 @@ class Client:
         """The connection that a producer or consumer uses; None without one."""
         return self.link
 
+    def broker_of(self, slot: Slot) -> str:
+        """The broker to which a producer or consumer is attached, where there are several."""
+        return ""
+
     def broken(self, rule: str, text: str) -> None:
         self.tape.note(self.name, tape.BROKEN, rule=rule, text=text)
 
@@ -248,7 +252,8 @@ class Client:
         slot.is_wanted = False
         if slot.task is not None and not slot.task.done():
             slot.task.cancel()
-        if self.link is not None:
+        link = self.link_of(slot)
+        if link is not None:
             is_producer = isinstance(slot, ProducerSlot)
             command = Type.CLOSE_PRODUCER if is_producer else Type.CLOSE_CONSUMER
             fields = {"producer_id" if is_producer else "consumer_id": slot.id}
@@ -257,7 +262,7 @@ class Client:
                 slot.lost("closed")
             if slot_was_open or slot.task is not None:
                 try:
-                    await self.link.ask(command, **fields)
+                    await link.ask(command, **fields)
                 except (Refused, LinkLost):
                     pass
         slot.lost("closed")

@@ -311,7 +311,7 @@ class ConsumerSlot(Slot):
         self.note(
             tape.ATTACHED, kind=self.kind, durable=self.is_durable, compacted=bool(facts.get("compacted")),
             out_of_order=bool(facts.get("out_of_order")), earliest=bool(facts.get("earliest", True)),
-            begun=begun,
+            begun=begun, broker=self.client.broker_of(self),
         )  # fmt: skip
         self.permits = 0
         self.opened()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -34,6 +35,7 @@ class BookieTransport(ModelTransport):
         self.host = host
         self._bookies = bookies
         self._client = contextvars.copy_context()
+        self._requests: deque[bytes] = deque()
 
     @property
     def is_held_up(self) -> bool:
@@ -41,7 +43,12 @@ class BookieTransport(ModelTransport):
         return bookie_id in self._bookies.frozen or (self.host, bookie_id) in self._bookies.separated
 
     def _schedule(self, at_s: float, callback: Callable[[bytes], None], body: bytes) -> None:
-        self._bookies.loop.call_at(at_s, callback, body, context=self._bookies.context)
+        self._requests.append(body)
+        self._bookies.loop.call_at(at_s, self._next_arrived, context=self._bookies.context)
+
+    def _next_arrived(self) -> None:
+        """Let the next request arrive: timers of one moment have no order."""
+        self._arrived(self._requests.popleft())
 
     def _arrived(self, body: bytes) -> None:
         bookies = self._bookies
@@ -51,7 +58,7 @@ class BookieTransport(ModelTransport):
             self._held.append(lambda: self._arrived(body))
             return
         answer = self.bookie.answer(body)
-        self._schedule(bookies.loop.time() + bookies.delay_s(), self._answered, answer)
+        bookies.loop.call_at(bookies.loop.time() + bookies.delay_s(), self._answered, answer, context=bookies.context)
 
     def _answered(self, answer: bytes) -> None:
         if self.is_held_up:
