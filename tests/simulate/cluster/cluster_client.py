@@ -42,9 +42,13 @@ class ClusterClient(Client):
         self._locks = {host: asyncio.Lock() for host in hosts}
         self._by_host: dict[str, Link] = {}
         self._of_slot: dict[int, _Connection] = {}
+        self._unanswered: dict[str, Link] = {}
+        self._keeping_alive: asyncio.Task[None] | None = None
 
     async def __aexit__(self, *exc: object) -> None:
         self._is_ended = True
+        if self._keeping_alive is not None:
+            self._keeping_alive.cancel()
         for slot in self.slots.values():
             slot.is_wanted = False
         for link in list(self._by_host.values()):
@@ -128,6 +132,25 @@ class ClusterClient(Client):
 
     # --- the script --------------------------------------------------------------------------------------------------
 
+    async def _do_keep_alive(self, s: float) -> None:
+        """From now on, give connections up whose broker does not answer a PING in this time."""
+        self._keeping_alive = self._work.create_task(self._keep_alive(s))
+
+    async def _keep_alive(self, patience_s: float) -> None:
+        while not self._is_ended:
+            asked = {host: link for host, link in self._by_host.items() if not link.is_lost}
+            for host, link in asked.items():
+                self._unanswered[host] = link
+                link.send(Type.PING)
+            await asyncio.sleep(patience_s)
+            for host, link in asked.items():
+                if self._unanswered.get(host) is link and not link.is_lost:
+                    link.cut(silently=True)
+
+    def answered(self, host: str) -> None:
+        """The broker of `host` has sent something."""
+        self._unanswered.pop(host, None)
+
     async def _do_cut(self, *, silently: bool = False) -> None:
         links = [link for link in self._by_host.values() if not link.is_lost]
         if links:
@@ -168,6 +191,7 @@ class _Connection:
             self._client.closed_consumer(consumer_id)
 
     def told(self, command: Command) -> None:
+        self._client.answered(self.host)
         if command.type != Type.ACTIVE_CONSUMER_CHANGE or self._user(command.active_consumer_change.consumer_id):
             self._client.told(command)
 

@@ -12,6 +12,10 @@ FAULTS = (
     "kill", "freeze", "cut_zookeeper", "cut_clients", "cut_bookies", "zookeeper_restart", "kill_bookie", "freeze_bookie",
     "stop", "drop_zookeeper", "lose_answers",
 )  # fmt: skip
+OWNER = "owner"
+"""In place of a host: the one that owns the first topic when the fault begins."""
+IMPATIENT_S = (1.5, 3.0)
+"""So long an impatient client waits for a broker that does not answer its PING."""
 WEIGHTS = (3, 3, 3, 1, 2, 1, 1, 1, 1, 1, 1)
 
 
@@ -72,13 +76,13 @@ class _Drawing:
         return self.chance.choice(list(self.topics))
 
     def _pause(self) -> Step:
-        return Step("wait", {"s": self.chance.choice((0, 0.01, 0.1, 1, 3))})
+        return Step("wait", {"s": self.chance.choice((0.01, 0.1, 0.5, 1, 3))})
 
     def _producing(self) -> tuple[Step, ...]:
         chance = self.chance
-        steps = [self._open_producer()]
-        for _ in range(chance.randint(6, 16)):
-            do = chance.choices(("send", "batch", "wait", "cut", "close", "flush"), (12, 5, 7, 1, 1, 2))[0]
+        steps = [*self._patience(), self._open_producer()]
+        for _ in range(chance.randint(10, 30)):
+            do = chance.choices(("send", "batch", "wait", "cut", "close", "flush"), (12, 4, 9, 1, 1, 2))[0]
             if do == "send":
                 facts = {"slot": "p", "count": chance.choice((1, 2, 5, 12)), "keys": chance.choice((0, 1, 3))}
                 steps.append(Step("send", facts))
@@ -94,13 +98,17 @@ class _Drawing:
                 steps += [Step("close_producer", {"slot": "p"}), self._open_producer()]
         return tuple(steps)
 
+    def _patience(self) -> list[Step]:
+        chance = self.chance
+        return [Step("keep_alive", {"s": chance.uniform(*IMPATIENT_S)})] if chance.random() < 0.5 else []
+
     def _open_producer(self) -> Step:
         return Step("open_producer", {"slot": "p", "topic": self._some_topic()})
 
     def _consuming(self) -> tuple[Step, ...]:
         chance = self.chance
-        steps = [self._subscribe("c")]
-        for _ in range(chance.randint(8, 20)):
+        steps = [*self._patience(), self._subscribe("c")]
+        for _ in range(chance.randint(12, 36)):
             do = chance.choices(("take", "ack", "nack", "wait", "cut", "again", "second"), (12, 10, 2, 4, 1, 1, 1))[0]
             if do == "take":
                 steps.append(Step("take", {"slot": "c", "count": chance.choice((1, 3, 10, 50))}))
@@ -146,9 +154,9 @@ class _Drawing:
         for _ in range(chance.randint(1, 4)):
             steps.append(Step("wait", {"s": chance.choice((0.05, 0.5, 1, 3))}))
             do = chance.choices(FAULTS, WEIGHTS)[0]
-            facts: dict[str, Any] = {"s": chance.choice((0.3, 1, 2.7, 4, 8)), "while_sending": chance.random() < 0.5}
+            facts: dict[str, Any] = {"s": chance.choice((0.3, 1, 2.7, 4, 6, 8)), "while_sending": chance.random() < 0.5}
             if do in ("kill", "freeze", "cut_zookeeper", "cut_clients", "cut_bookies", "stop", "drop_zookeeper"):
-                facts["host"] = chance.choice(self.hosts)
+                facts["host"] = OWNER if chance.random() < 0.7 else chance.choice(self.hosts)
             if do == "cut_bookies":
                 facts["bookies"] = chance.choice((1, 2, self.bookies))
             if do in ("kill_bookie", "freeze_bookie"):

@@ -19,7 +19,7 @@ from tests.simulate.rules_at_rest import (
     nothing_waits_without_a_reason,
     the_run_ends,
 )
-from tests.simulate.rules_of_answers import every_request_is_answered
+from tests.simulate.rules_of_answers import busy_only_with_somebody, every_request_is_answered
 from tests.simulate.rules_of_delivery import OF_DELIVERY
 from tests.simulate.rules_of_publishing import (
     a_session_is_in_order,
@@ -34,6 +34,7 @@ from tests.simulate.script import Script
 RULES: tuple[Rule, ...] = (
     told_by_clients,
     every_request_is_answered,
+    busy_only_with_somebody,
     no_place_twice,
     a_session_is_in_order,
     receipted_messages_are_kept,

@@ -19,6 +19,7 @@ from tests.simulate.actors.link import LinkLost, Refused, Type
 from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot
 from tests.simulate.cluster.cluster_admin import ClusterAdmin
 from tests.simulate.cluster.cluster_client import ClusterClient
+from tests.simulate.cluster.cluster_drawing import OWNER
 from tests.simulate.cluster.cluster_simulation import SESSION_MS, ClusterSimulation, zookeeper_host
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.running import KEEPER, Look, Run, backlogs, settle
@@ -139,9 +140,16 @@ class _Running:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SENDING_S):
                         await self.sending.wait()
-            self.tape.note(actor.name, tape.FAULT, is_begin=True, how=step.do, host=facts.get("host"))
-            await getattr(self, f"_{step.do}")(**{key: facts[key] for key in facts if key != "while_sending"})
-            self.tape.note(actor.name, tape.FAULT, is_begin=False, how=step.do, host=facts.get("host"))
+            given = {key: each for key, each in facts.items() if key != "while_sending"}
+            if given.get("host") == OWNER:
+                given["host"] = self._owner()
+            self.tape.note(actor.name, tape.FAULT, is_begin=True, how=step.do, host=given.get("host"))
+            await getattr(self, f"_{step.do}")(**given)
+            self.tape.note(actor.name, tape.FAULT, is_begin=False, how=step.do, host=given.get("host"))
+
+    def _owner(self) -> str:
+        owners = self.cluster.owners(self._all_topics()[0])
+        return owners[0].partition(".")[0] if owners else next(iter(self.cluster.hosts))
 
     async def _kill(self, host: str, s: float) -> None:
         self.cluster.kill(host)
@@ -213,20 +221,20 @@ class _Running:
                 group.create_task(self.cluster.start(host))
         self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
         began_s = self.cluster.now_s
-        late = self._late(began_s)
+        late = self._late()
         while late and self.cluster.now_s < began_s + RESUME_S:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-            late = self._late(began_s)
+            late = self._late()
         for text in late:
             self.tape.note("judge", tape.BROKEN, rule="in time", text=f"{text} {RESUME_S:.0f} s after the last fault")
 
-    def _late(self, before_s: float) -> list[str]:
-        """Producers and consumers that clients wanted before that time, and that are not attached, or not answered."""
+    def _late(self) -> list[str]:
+        """Producers and consumers that clients want, and that are not attached, or not answered."""
         late: list[str] = []
         for client in self.clients:
             for slot in client.slots.values():
-                if not slot.is_wanted:
-                    continue
+                if not slot.is_wanted or (slot.busy_since_s is not None and not slot.is_open):
+                    continue  # Another consumer has the subscription.
                 if not slot.is_open:
                     late.append(f"{client.name}.{slot.id} is not attached to {slot.topic}")
                 elif isinstance(slot, ProducerSlot) and slot.pending:
