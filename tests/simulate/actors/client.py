@@ -50,6 +50,8 @@ class Client:
         self._may_ack_parts = may_ack_parts
         self.sending = sending or asyncio.Event()
         """Set whenever something is sent; of many clients together."""
+        self.acking = asyncio.Event()
+        """Set whenever something is acknowledged with a receipt."""
         self._links = 0
         self._ids = 0
         self.slots: dict[str, Slot] = {}

@@ -417,6 +417,7 @@ class ConsumerSlot(Slot):
             link.send(Type.ACK, **fields)
             return
         _, future = link.begin(Type.ACK, **fields)
+        self.client.acking.set()
 
         def stored(done: asyncio.Future[Any]) -> None:
             error = done.exception()

@@ -32,11 +32,12 @@ class ClusterClient(Client):
     def __init__(
         self, name: str, connect: Callable[[str], Awaitable[Wire]], tape_: Tape, chance: Random,
         wall_ms: Callable[[], int], topics: dict[str, dict[str, Any]], hosts: Sequence[str], *, may_ack_parts: bool = True,
-        sending: asyncio.Event | None = None,
+        sending: asyncio.Event | None = None, acking: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             name, _no_connection, tape_, chance, wall_ms, topics, may_ack_parts=may_ack_parts, sending=sending
         )
+        self.acking = acking or asyncio.Event()
         self._connect_to = connect
         self._hosts = list(hosts)
         self._locks = {host: asyncio.Lock() for host in hosts}

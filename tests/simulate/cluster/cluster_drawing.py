@@ -31,6 +31,7 @@ class _Drawing:
         self.theme = chance.choice(("mixed", "faults", "moves", "owner", "calm"))
         self.hosts = [f"b{number}" for number in range(chance.choice((2, 2, 3, 3, 4)))]
         self.bookies = chance.choice((3, 3, 4))
+        self.has_deduplication = chance.random() < 0.4
         count = 1 if self.theme == "owner" else chance.randint(1, 3)
         self.topics = {f"t{index}": self._topic() for index in range(count)}
         self.subscriptions = [f"s{index}" for index in range(chance.randint(1, 2))]
@@ -64,13 +65,13 @@ class _Drawing:
             "managed_ledger_cache_size_mb": chance.choice((0, 1)),
             "acknowledgment_at_batch_index_level_enabled": chance.random() < 0.7,
             "active_consumer_failover_delay_time_millis": chance.choice((0, 1000)),
-            "broker_deduplication_enabled": any(facts["deduplication"] for facts in self.topics.values()),
+            "broker_deduplication_enabled": self.has_deduplication,
             "load_balancer_shedding_interval_minutes": 1,
         }
 
     def _topic(self) -> dict[str, Any]:
         partitions = self.chance.choice((0, 0, 3))
-        return {"partitions": partitions, "deduplication": self.seed % 4 == 0, "keeper": self.chance.random() < 0.8}
+        return {"partitions": partitions, "deduplication": self.has_deduplication, "keeper": self.chance.random() < 0.8}
 
     def _some_topic(self) -> str:
         return self.chance.choice(list(self.topics))
@@ -148,19 +149,26 @@ class _Drawing:
             steps.append(Step(do, facts))
         return tuple(steps)
 
+    def _moment(self) -> list[Any]:
+        """What a client does when a fault begins, and how long after that."""
+        chance = self.chance
+        return [chance.choice(("", "sends", "acknowledges")), chance.choice((0, 0.0005, 0.002, 0.01, 0.05))]
+
     def _faults(self) -> tuple[Step, ...]:
         chance = self.chance
         steps: list[Step] = []
         for _ in range(chance.randint(1, 4)):
             steps.append(Step("wait", {"s": chance.choice((0.05, 0.5, 1, 3))}))
             do = chance.choices(FAULTS, WEIGHTS)[0]
-            facts: dict[str, Any] = {"s": chance.choice((0.3, 1, 2.7, 4, 6, 8)), "while_sending": chance.random() < 0.5}
+            facts: dict[str, Any] = {"s": chance.choice((0.3, 1, 2.7, 4, 6, 8)), "moment": self._moment()}
             if do in ("kill", "freeze", "cut_zookeeper", "cut_clients", "cut_bookies", "stop", "drop_zookeeper"):
                 facts["host"] = OWNER if chance.random() < 0.7 else chance.choice(self.hosts)
             if do == "cut_bookies":
                 facts["bookies"] = chance.choice((1, 2, self.bookies))
             if do in ("kill_bookie", "freeze_bookie"):
                 facts["bookie"] = chance.randrange(self.bookies)
+            if do == "kill":
+                facts["stays_down"] = chance.random() < 0.25
             if do == "lose_answers":
                 facts["count"] = chance.randint(1, 3)
             steps.append(Step(do, facts))

@@ -34,7 +34,7 @@ QUIET_S = 8.0
 RESUME_S = SESSION_MS / 1000 + 20.0
 """By then every client is attached again after the last fault: a session, time-outs of bookies and of the client, and its pauses."""
 SENDING_S = 3.0
-"""So long nature waits for a client that sends."""
+"""So long nature waits for a client that sends or acknowledges."""
 PREPARE_S = 60.0
 """Within this time a new cluster accepts topics."""
 
@@ -58,6 +58,9 @@ class _Running:
         self.judge = self._admin("judge")
         self.clients: list[ClusterClient] = []
         self.sending = asyncio.Event()
+        self.acking = asyncio.Event()
+        self.down: set[str] = set()
+        """Hosts whose broker is not started again."""
 
     async def run(self) -> None:
         await self._prepare()
@@ -101,13 +104,15 @@ class _Running:
             list(self.cluster.hosts),
             may_ack_parts=self.script.settings.get("acknowledgment_at_batch_index_level_enabled", False),
             sending=self.sending,
+            acking=self.acking,
         )
 
     def _admin(self, name: str) -> ClusterAdmin:
         chance = self.cluster.chance(name)
 
         async def http(method: str, path: str, body: object = None, query: object = None) -> object:
-            return await self.cluster.http(chance.choice(list(self.cluster.hosts)), method, path, body, query)  # type: ignore[arg-type]
+            hosts = [each for each in self.cluster.hosts if each not in self.down]
+            return await self.cluster.http(chance.choice(hosts), method, path, body, query)  # type: ignore[arg-type]
 
         return ClusterAdmin(name, http, self.tape, self.topics)  # type: ignore[arg-type]
 
@@ -135,31 +140,43 @@ class _Running:
             if step.do == "wait":
                 await asyncio.sleep(facts["s"])
                 continue
-            if facts.get("while_sending"):
-                self.sending.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SENDING_S):
-                        await self.sending.wait()
-            given = {key: each for key, each in facts.items() if key != "while_sending"}
+            given = {key: each for key, each in facts.items() if key != "moment"}
+            await self._until(*facts["moment"])
             if given.get("host") == OWNER:
                 given["host"] = self._owner()
             self.tape.note(actor.name, tape.FAULT, is_begin=True, how=step.do, host=given.get("host"))
             await getattr(self, f"_{step.do}")(**given)
             self.tape.note(actor.name, tape.FAULT, is_begin=False, how=step.do, host=given.get("host"))
 
+    async def _until(self, does: str, after_s: float) -> None:
+        """Wait until a client sends or acknowledges, if one does soon, and a little longer."""
+        event = {"sends": self.sending, "acknowledges": self.acking}.get(does)
+        if event is not None:
+            event.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SENDING_S):
+                    await event.wait()
+        await asyncio.sleep(after_s)
+
     def _owner(self) -> str:
         owners = self.cluster.owners(self._all_topics()[0])
         return owners[0].partition(".")[0] if owners else next(iter(self.cluster.hosts))
 
-    async def _kill(self, host: str, s: float) -> None:
+    async def _kill(self, host: str, s: float, *, stays_down: bool) -> None:
+        if stays_down and len(self.down) < len(self.cluster.hosts) - 1:
+            self.down.add(host)
         self.cluster.kill(host)
         await asyncio.sleep(s)
-        await self.cluster.start(host)
+        await self._start(host)
+
+    async def _start(self, host: str) -> None:
+        if host not in self.down:
+            await self.cluster.start(host)
 
     async def _stop(self, host: str, s: float) -> None:
         await self.cluster.stop(host)
         await asyncio.sleep(s)
-        await self.cluster.start(host)
+        await self._start(host)
 
     async def _freeze(self, host: str, s: float) -> None:
         self.cluster.freeze(host)
@@ -218,7 +235,7 @@ class _Running:
         assert natures or not steps
         async with asyncio.TaskGroup() as group:
             for host in self.cluster.hosts:
-                group.create_task(self.cluster.start(host))
+                group.create_task(self._start(host))
         self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
         began_s = self.cluster.now_s
         late = self._late()

@@ -211,7 +211,7 @@ class ClusterSimulation(SimulatedRun):
                 return status, answer
             url = urlsplit(location)
             name, asked, parameters = url.hostname or "", url.path, dict(parse_qsl(url.query))
-        self.violations.append(("lookup", f"{method} {path} was redirected {MOST_REDIRECTS} times, last to {name}"))
+        self._violation("lookup", f"{method} {path} was redirected {MOST_REDIRECTS} times, last to {name}")
         return 503, None
 
     async def _exchange(
@@ -230,6 +230,8 @@ class ClusterSimulation(SimulatedRun):
             answer: tuple[int, str, Any] = await life.ask(life.http.exchange(method, path, body, query))
         finally:
             self.coverage.ends(who, request)
+        if self.notes_commands:
+            self.note(life.name, "answers", request=f"{method} {path} {query}", status=answer[0], location=answer[1])
         self._heard("http", repr((name, method, path, answer)).encode())
         await asyncio.sleep(host.network.delay_s())
         return answer
@@ -252,18 +254,31 @@ class ClusterSimulation(SimulatedRun):
 
     def _node_changed(self, session: int, event: NodeEvent) -> None:
         """ZooKeeper performed a change of a session."""
-        if event.type is not NodeEventType.CREATED or not event.path.startswith(f"{OWNERS}/"):
-            return
-        bundle = bundle_of_path(event.path)
-        creator = self._life_of(session)
+        bundle = bundle_of_path(event.path) if event.path.startswith(f"{OWNERS}/") else None
         if bundle is None:
             return
+        if event.type is NodeEventType.DELETED:
+            self._released(session, bundle)
+        if event.type is not NodeEventType.CREATED:
+            return
+        creator = self._life_of(session)
         self.note("zookeeper", "owner", bundle=str(bundle), broker=creator.name if creator else session)
         for life in self._running():
             assert life.service is not None
             ownership = life.service.ownership
             if life is not creator and ownership is not None and ownership.serves(bundle):
                 self._violation("two owners", f"{life.name} serves {bundle}, which ZooKeeper gave to session {session}")
+
+    def _released(self, session: int, bundle: NamespaceBundle) -> None:
+        """An owner deleted its document: its topics are closed, unless the bundle was split."""
+        life = self._life_of(session)
+        if life is None or life.service is None or life.service.ownership is None:
+            return
+        if bundle not in life.service.ownership.bundles_of(bundle.namespace):
+            return
+        for name, topic in life.service.loaded.persistent.items():
+            if bundle.contains(topic.name):
+                self._violation("release order", f"{life.name} gave {bundle} up while it had {name} loaded")
 
     def _delivered(self, process: Process, topic: str, message: pb.CommandMessage) -> None:
         """A broker writes a MESSAGE."""

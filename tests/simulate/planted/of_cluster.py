@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 
+from pybroker.bookkeeper import ledger_recovery
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
-from pybroker.bookkeeper.ledger_writer import LedgerWriter
-from pybroker.bookkeeper.quorums import FenceCoverage
+from pybroker.bookkeeper.protocol.frames import HIGH_PRIORITY
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecord
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
-from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.publishing.topic_deduplication import TopicDeduplication
 from pybroker.cluster.advertised_addresses import LookupResult
-from pybroker.cluster.load_balance.broker_choice import BundleAssignment
 from pybroker.cluster.membership.cluster_membership import ClusterMembership
+from pybroker.cluster.membership.registered_brokers import RegisteredBrokers
 from pybroker.cluster.ownership import bundle_ownership
 from pybroker.cluster.ownership.assignment import NextStep
 from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner, OwnerKind, decoded_document
@@ -114,9 +113,7 @@ def a_document_of_an_earlier_session_counts_as_own(patch: pytest.MonkeyPatch) ->
             is_own = found is not None and self._is_own(decoded_document(bundle.path, found.value))
             return found.version if found is not None and is_own else None
 
-    async def present(
-        self: BundleOwnership, bundle: NamespaceBundle, listener_name: str | None = None
-    ) -> Owner | None:
+    async def present(self: BundleOwnership, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
         try:
             return await present_owner(self, bundle, listener_name)
         except MetadataError as error:
@@ -240,13 +237,6 @@ def a_split_gives_the_parts_no_owner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BundleOwnership, "_own_part", nothing)
 
 
-def clients_of_a_released_topic_are_not_notified(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: TopicClosing, topics: Any) -> None:
-        """No client is notified."""
-
-    patch.setattr(TopicClosing, "fence", nothing)
-
-
 # --- lookups and redirects -----------------------------------------------------------------------------------------------
 
 
@@ -285,30 +275,15 @@ def redirects_are_never_authoritative(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_ownership, "next_step", step)
 
 
-def decisions_for_a_dead_broker_stay(patch: pytest.MonkeyPatch) -> None:
-    def keep(self: BundleAssignment, candidates: Any) -> None:
-        set_candidates(self, [*self._candidates.values(), *candidates])
+def brokers_that_left_stay_candidates(patch: pytest.MonkeyPatch) -> None:
+    """The leader sends clients to a broker that does not run."""
+    apply = RegisteredBrokers._apply
 
-    set_candidates = BundleAssignment.set_candidates
-    patch.setattr(BundleAssignment, "set_candidates", keep)
-    patch.setattr(
-        ClusterMembership,
-        "choose_broker",
-        _choice_of_all_ever_seen(ClusterMembership.choose_broker),
-    )
+    def keep(self: RegisteredBrokers, broker_id: str, value: bytes | None) -> None:
+        if value is not None:
+            apply(self, broker_id, value)
 
-
-def _choice_of_all_ever_seen(choose: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    seen: dict[tuple[int, str], Any] = {}
-
-    async def chosen(self: ClusterMembership, bundle: str) -> Any:
-        for broker_id, broker in self.brokers().items():
-            seen[id(self), broker_id] = broker
-        decided = self.assignment._decisions.get(bundle)
-        known = None if decided is None else seen.get((id(self), decided.broker_id))
-        return known if known is not None else await choose(self, bundle)
-
-    return chosen
+    patch.setattr(RegisteredBrokers, "_apply", keep)
 
 
 def a_broker_does_not_register_in_its_next_session(patch: pytest.MonkeyPatch) -> None:
@@ -317,7 +292,11 @@ def a_broker_does_not_register_in_its_next_session(patch: pytest.MonkeyPatch) ->
     def changed(self: ClusterMembership, event: SessionEvent) -> None:
         self._sessions += 1
 
+    async def nothing(self: ClusterMembership) -> None:
+        """The deletion is not noticed."""
+
     patch.setattr(ClusterMembership, "_session_changed", changed)
+    patch.setattr(ClusterMembership, "_notice_deletion", nothing)
 
 
 # --- take-over of ledgers and cursors --------------------------------------------------------------------------------------
@@ -332,15 +311,9 @@ def a_take_over_ends_at_the_last_confirmed_entry(patch: pytest.MonkeyPatch) -> N
     patch.setattr(LedgerRecovery, "_search", nothing)
 
 
-def a_take_over_fences_one_bookie_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FenceCoverage, "is_covered", lambda self: bool(self._fenced))
-
-
-def a_take_over_does_not_write_entries_back(patch: pytest.MonkeyPatch) -> None:
-    def skip(self: LedgerWriter, entry: Any, stored: bytes) -> None:
-        self.last_confirmed = entry.entry_id
-
-    patch.setattr(LedgerWriter, "append_recovered", skip)
+def a_take_over_does_not_fence(patch: pytest.MonkeyPatch) -> None:
+    """The former owner may still store messages, which the next one does not see."""
+    patch.setattr(ledger_recovery, "_FENCED_READ", HIGH_PRIORITY)
 
 
 def any_owner_overwrites_the_managed_ledger(patch: pytest.MonkeyPatch) -> None:
@@ -365,16 +338,6 @@ def the_next_owner_does_not_read_cursor_ledgers(patch: pytest.MonkeyPatch) -> No
 
     loaded = BookKeeperCursorStore.load
     patch.setattr(BookKeeperCursorStore, "load", load)
-
-
-def the_last_state_of_a_cursor_is_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """A release forgets the acknowledgements since the last write."""
-
-    async def nothing(self: BookKeeperCursorStore, cursor: Any, *, is_changed: bool) -> None:
-        """What the cursor ledger has must suffice."""
-        cursor.owner.snapshot()
-
-    patch.setattr(BookKeeperCursorStore, "_write_last", nothing)
 
 
 def acknowledgements_are_answered_before_they_are_stored(patch: pytest.MonkeyPatch) -> None:
@@ -416,19 +379,16 @@ CLUSTER_BUGS = (
     a_bundle_is_served_while_it_is_released,
     topics_are_loaded_by_any_broker,
     a_split_gives_the_parts_no_owner,
-    clients_of_a_released_topic_are_not_notified,
     cached_owners_are_never_forgotten,
     owners_cached_before_a_lost_connection_stay,
     a_document_that_changes_while_it_is_read_is_cached,
     redirects_are_never_authoritative,
-    decisions_for_a_dead_broker_stay,
+    brokers_that_left_stay_candidates,
     a_broker_does_not_register_in_its_next_session,
     a_take_over_ends_at_the_last_confirmed_entry,
-    a_take_over_fences_one_bookie_only,
-    a_take_over_does_not_write_entries_back,
+    a_take_over_does_not_fence,
     any_owner_overwrites_the_managed_ledger,
     the_next_owner_does_not_read_cursor_ledgers,
-    the_last_state_of_a_cursor_is_not_stored,
     acknowledgements_are_answered_before_they_are_stored,
     the_next_owner_forgets_sequence_ids,
 )

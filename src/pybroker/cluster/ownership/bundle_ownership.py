@@ -24,7 +24,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.advertised_addresses import LookupResult
-from pybroker.cluster.broker_registry import BrokerRegistry
+from pybroker.cluster.broker_registry import BrokerRegistry, RegisteredBroker
 from pybroker.cluster.ownership.assignment import NextStep, next_step
 from pybroker.cluster.ownership.held_bundles import BundleState, HeldBundles
 from pybroker.cluster.ownership.namespace_bundle import (
@@ -210,7 +210,7 @@ class BundleOwnership:
             found = await self.present_owner(bundle, listener_name)
             if found is not None:
                 return found
-            registry, leader = self.registry, self.registry.leader()
+            registry, leader = self.registry, self._other_leader()
             step = next_step(
                 is_authoritative=is_authoritative, is_leader=registry.is_leader(), knows_leader=leader is not None
             )
@@ -222,6 +222,14 @@ class BundleOwnership:
                     return Owner(OwnerKind.REDIRECT, urls_of_broker(chosen, listener_name), True)
             await self.acquire(bundle)
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
+
+    def _other_leader(self) -> RegisteredBroker | None:
+        """Return the leader if it is another broker.
+
+        After a lost session, the value may still name this broker, which is not the leader: a redirect to itself would never end.
+        """
+        leader = self.registry.leader()
+        return None if leader is None or leader.broker_id == self.registry.own_broker.broker_id else leader
 
     async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
         """Return the owner of `bundle`; None without one. Raises MetadataError while it is being unloaded, StoreError."""
