@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pulsar
+from tests.support.cluster_brokers import FixedRegistry
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -191,6 +192,23 @@ async def _rest_calls_are_redirected() -> None:
         )
         assert await rest(leader, "DELETE", ADMIN) == (204, None)
         assert await rest(other, "GET", f"{NAMESPACE}/topics") == (200, [])
+
+
+def test_rest_calls_without_a_leader_reach_the_chosen_broker() -> None:
+    asyncio.run(_rest_calls_without_a_leader())
+
+
+async def _rest_calls_without_a_leader() -> None:
+    """Each broker chooses the other one, which must not choose again."""
+    async with modelled_cluster() as cluster:
+        one, other = cluster.brokers
+        for each, chosen in ((one, other), (other, one)):
+            assert each.service.ownership is not None
+            registry = each.service.ownership.registry
+            assert isinstance(registry, FixedRegistry)
+            registry.leader_id = ""
+            registry.choose = lambda _bundle, chosen=chosen: chosen.registered  # type: ignore[misc]
+        assert (await rest(one, "PUT", ADMIN))[0] == 204
 
 
 def test_unload_transfer_and_split_keep_clients_and_messages() -> None:
