@@ -106,7 +106,7 @@ class _Connection(asyncio.Transport):
         context = self._server.context if to_server else self._client
         self._server.loop.call_at(at_s, self._arrive, to_server, context=context)
 
-    def _arrive(self, to_server: bool) -> None:  # noqa: FBT001 (a callback)
+    def _arrive(self, to_server: bool) -> None:
         """Let the next bytes arrive: timers of one moment have no order."""
         if self.is_over:
             return

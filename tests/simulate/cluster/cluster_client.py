@@ -1,7 +1,7 @@
-"""A simulated client of a cluster: it looks topics up at any broker, follows redirects, and has a connection to each broker that it uses.
+"""A simulated client of a cluster: it looks topics up at any broker, follows redirects, and connects to each broker that it uses.
 
-It comes back as official clients do: a producer or consumer whose connection is gone, or that the broker closes, is looked up again,
-with longer and longer waits when that fails. A connection that does not answer in time is given up.
+It comes back as official clients do: a producer or consumer that has lost its connection, or that the broker closes, is looked up
+again, with longer and longer pauses when that fails. A connection without an answer in time is given up.
 """
 
 from __future__ import annotations

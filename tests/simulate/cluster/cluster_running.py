@@ -32,7 +32,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 QUIET_S = 8.0
 """Consumers got nothing for so long."""
 RESUME_S = SESSION_MS / 1000 + 20.0
-"""By then every client is attached again after the last fault: a session, time-outs of bookies and of the client, and its pauses."""
+"""By then every client is attached again after the last fault: a session, time-outs of bookies and clients, and pauses."""
 SENDING_S = 3.0
 """So long nature waits for a client that sends or acknowledges."""
 PREPARE_S = 60.0
@@ -239,7 +239,7 @@ class _Running:
         self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
         began_s = self.cluster.now_s
         late = self._late()
-        while late and self.cluster.now_s < began_s + RESUME_S:  # noqa: ASYNC110
+        while late and self.cluster.now_s < began_s + RESUME_S:
             await asyncio.sleep(0.2)
             late = self._late()
         for text in late:

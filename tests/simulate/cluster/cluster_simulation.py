@@ -195,7 +195,7 @@ class ClusterSimulation(SimulatedRun):
     async def _reach(self, host: Host) -> None:
         """Wait while nothing arrives at the broker. Raises ConnectionError after a time-out."""
         ends_s = self.loop.time() + CONNECT_S
-        while host.network.is_partitioned or (host.life is not None and host.life.is_stopped):  # noqa: ASYNC110
+        while host.network.is_partitioned or (host.life is not None and host.life.is_stopped):
             if self.loop.time() > ends_s:
                 raise ConnectionRefusedError(f"{host.name} does not answer")
             await asyncio.sleep(0.1)
