@@ -146,7 +146,7 @@ class ClusterClient(Client):
             await asyncio.sleep(patience_s)
             for host, link in asked.items():
                 if self._unanswered.get(host) is link and not link.is_lost:
-                    link.cut(silently=True)
+                    link.cut()
 
     def answered(self, host: str) -> None:
         """The broker of `host` has sent something."""
