@@ -78,9 +78,9 @@ def play(script: Script, *, keeps_history: bool = False) -> Outcome:
 
 async def _leave(simulation: Simulation, outcome: Outcome) -> None:
     await simulation.sleep(LEFT_AFTER_S)
-    outcome.findings += [("left after clients", line) for line in after_clients(simulation)]
     life = simulation.life
     assert life is not None
+    outcome.findings += [("left after clients", line) for line in after_clients(life)]
     await simulation.stop()
     outcome.findings += [("left after stop", line) for line in after_stop(life)]
     if Random(f"{simulation.seed} again").random() < 0.2:

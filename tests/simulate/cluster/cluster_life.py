@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.simulate.cluster.bookies import SimulatedBookies
 from tests.simulate.cluster.host_network import HostNetwork
-from tests.simulate.life import BrokerLife
+from tests.simulate.life import HTTP_PORT, BrokerLife
 from tests.simulate.loop import SimulatedLoop
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
@@ -126,6 +126,11 @@ class ClusterLife(BrokerLife):
         """The session with ZooKeeper, as this process knows it; 0 without one."""
         return 0 if self.metadata is None else self.metadata._client.session_id
 
+    @property
+    def membership(self) -> ClusterMembership:
+        assert self._membership is not None
+        return self._membership
+
     async def start(self) -> None:
         self.tasks = TaskOwner("app")
         runtime, config = self.runtime, self.runtime.config
@@ -172,7 +177,7 @@ class ClusterLife(BrokerLife):
         self._keep_ticket()
         store.listen(lambda event: self._keep_ticket() if event is SessionEvent.RENEWED else None)
         await require_usable(store, config.cluster_name, "the simulated ZooKeeper")
-        identity = BrokerIdentity(store, f"{host.name}:8080", host.directory_id, {})
+        identity = BrokerIdentity(store, f"{host.name}:{HTTP_PORT}", host.directory_id, {})
         metadata = with_local_documents(config, store, MemoryMetadataStore())
         self._closers.push_async_callback(metadata.close)
         self._closers.push_async_callback(identity.close)

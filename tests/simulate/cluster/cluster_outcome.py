@@ -11,6 +11,7 @@ from tests.simulate.cluster.cluster_drawing import draw_cluster
 from tests.simulate.cluster.cluster_running import run_cluster
 from tests.simulate.cluster.cluster_simulation import ClusterSimulation
 from tests.simulate.judge import MOST_FINDINGS, Rule, told_by_clients
+from tests.simulate.leftovers import after_clients
 from tests.simulate.outcome import Outcome, escaped
 from tests.simulate.rules_at_rest import (
     backlogs_are_exact,
@@ -31,6 +32,8 @@ from tests.simulate.rules_of_publishing import (
 from tests.simulate.running import Run
 from tests.simulate.script import Script
 
+LEFT_AFTER_S = 10.0
+"""By then what the last client began has ended."""
 RULES: tuple[Rule, ...] = (
     told_by_clients,
     every_request_is_answered,
@@ -70,6 +73,9 @@ def play_cluster(script: Script, *, keeps_history: bool = False) -> Outcome:
         made.notes_commands = keeps_history
         found = await run_cluster(made, script)
         outcome.findings += [(finding.rule, finding.text) for finding in judge_cluster(found)]
+        await made.sleep(LEFT_AFTER_S)
+        for life in made.lives_now:
+            outcome.findings += [("left after clients", f"{life.name}: {line}") for line in after_clients(life)]
         for name in made.hosts:
             await made.stop(name)
 

@@ -21,11 +21,13 @@ from tests.simulate.cluster.cluster_admin import ClusterAdmin
 from tests.simulate.cluster.cluster_client import ClusterClient
 from tests.simulate.cluster.cluster_drawing import OWNER
 from tests.simulate.cluster.cluster_simulation import SESSION_MS, ClusterSimulation, zookeeper_host
+from tests.simulate.life import HTTP_PORT
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.running import KEEPER, Look, Run, backlogs, settle
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
 
+from pybroker.cluster.membership.registration import registration_path
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -84,6 +86,7 @@ class _Running:
             if isinstance(slot, ConsumerSlot) and slot.is_open
         ]
         self.found.settled = await self._look()
+        self._look_at_members()
         await self._look_at_owners()
         for client in self.clients:
             for name in list(client.slots):
@@ -280,6 +283,19 @@ class _Running:
                     stall = subscription.stall
                     look.standstills[name, subscription.name] = "" if stall is None else stall.blocked_reason.name
         return look
+
+    def _look_at_members(self) -> None:
+        """Each broker is registered in its present session, and all know one leader."""
+        nodes, lives = self.cluster.zookeeper.tree.nodes, self.cluster.lives_now
+        for life in lives:
+            node = nodes.get(registration_path(f"{life.host.name}:{HTTP_PORT}"))
+            if node is None or node.owner != life.session_id:
+                self.tape.note("judge", tape.BROKEN, rule="members", text=f"{life.name} is not registered")
+        leaders = [life.name for life in lives if life.membership.is_leader()]
+        known = {life.membership.leader_id for life in lives}
+        if len(leaders) != 1 or known != {f"{leaders[0].partition('.')[0]}:{HTTP_PORT}"}:
+            text = f"the leaders are {leaders}, the brokers know {known}"
+            self.tape.note("judge", tape.BROKEN, rule="members", text=text)
 
     async def _look_at_owners(self) -> None:
         """Each topic has one owner, which alone has it loaded, and to which all brokers lead."""

@@ -24,11 +24,12 @@ from tests.simulate.cluster.bookies import SimulatedBookies
 from tests.simulate.cluster.cluster_life import ClusterLife, Host
 from tests.simulate.cluster.host_network import HostNetwork
 from tests.simulate.coverage import http_name
+from tests.simulate.leftovers import after_stop
 from tests.simulate.life import PORT, BrokerLife, Gone
 from tests.simulate.loop import Process
 from tests.simulate.simulated_run import SimulatedRun
 from tests.simulate.wire import Wire
-from tests.simulate.zookeeper_model import ZooKeeperModel
+from tests.simulate.zookeeper_model import ZooKeeperModel, _Connection
 from tests.support.memory_network import MemoryPort
 
 from pybroker.cluster.ownership.namespace_bundle import OWNERS, NamespaceBundle, bundle_of_path
@@ -142,6 +143,9 @@ class ClusterSimulation(SimulatedRun):
         except Gone:
             return
         self.note(life.name, "stopped")
+        for line in after_stop(life):
+            if _Connection._arrive.__qualname__ not in line:  # an answer of ZooKeeper in transit
+                self._violation("left after stop", f"{life.name}: {line}")
         self._end(host)
 
     def kill(self, name: str) -> None:

@@ -287,16 +287,12 @@ def brokers_that_left_stay_candidates(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_broker_does_not_register_in_its_next_session(patch: pytest.MonkeyPatch) -> None:
-    """The others do not send clients to it, and a cluster of such brokers has no owner for any bundle."""
+    register = ClusterMembership._register
 
-    def changed(self: ClusterMembership, event: SessionEvent) -> None:
-        self._sessions += 1
+    async def once(self: ClusterMembership) -> str | None:
+        return None if self._sessions else await register(self)
 
-    async def nothing(self: ClusterMembership) -> None:
-        """The deletion is not noticed."""
-
-    patch.setattr(ClusterMembership, "_session_changed", changed)
-    patch.setattr(ClusterMembership, "_notice_deletion", nothing)
+    patch.setattr(ClusterMembership, "_register", once)
 
 
 # --- take-over of ledgers and cursors --------------------------------------------------------------------------------------
