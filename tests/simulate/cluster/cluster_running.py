@@ -120,13 +120,19 @@ class _Running:
         return ClusterAdmin(name, http, self.tape, self.topics)  # type: ignore[arg-type]
 
     async def _prepare(self) -> None:
-        async with asyncio.timeout(PREPARE_S):
-            for topic, facts in self.script.topics.items():
-                path = f"/persistent/public/default/{topic}"
-                partitions = facts.get("partitions")
-                await self._until_done("PUT", f"{path}/partitions" if partitions else path, partitions or None)
-                if facts.get("keeper"):
-                    await self._until_done("PUT", f"{path}/subscription/{KEEPER}", "earliest")
+        try:
+            async with asyncio.timeout(PREPARE_S):
+                await self._create_topics()
+        except TimeoutError as error:
+            raise AssertionError(f"a new cluster did not create topics in {PREPARE_S:.0f} s") from error
+
+    async def _create_topics(self) -> None:
+        for topic, facts in self.script.topics.items():
+            path = f"/persistent/public/default/{topic}"
+            partitions = facts.get("partitions")
+            await self._until_done("PUT", f"{path}/partitions" if partitions else path, partitions or None)
+            if facts.get("keeper"):
+                await self._until_done("PUT", f"{path}/subscription/{KEEPER}", "earliest")
 
     async def _until_done(self, method: str, path: str, body: object) -> None:
         while True:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.bookkeeper import ledger_recovery
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
-from pybroker.bookkeeper.protocol.frames import HIGH_PRIORITY
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecord
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
@@ -247,7 +245,6 @@ def cached_owners_are_never_forgotten(patch: pytest.MonkeyPatch) -> None:
         self._changes += 1
 
     patch.setattr(BundleOwnership, "_document_changed", keep)
-    patch.setattr(BundleOwnership, "_documents_missed", lambda self: None)
 
 
 def owners_cached_before_a_lost_connection_stay(patch: pytest.MonkeyPatch) -> None:
@@ -305,11 +302,6 @@ def a_take_over_ends_at_the_last_confirmed_entry(patch: pytest.MonkeyPatch) -> N
         """The ledger ends here."""
 
     patch.setattr(LedgerRecovery, "_search", nothing)
-
-
-def a_take_over_does_not_fence(patch: pytest.MonkeyPatch) -> None:
-    """The former owner may still store messages, which the next one does not see."""
-    patch.setattr(ledger_recovery, "_FENCED_READ", HIGH_PRIORITY)
 
 
 def any_owner_overwrites_the_managed_ledger(patch: pytest.MonkeyPatch) -> None:
@@ -382,7 +374,6 @@ CLUSTER_BUGS = (
     brokers_that_left_stay_candidates,
     a_broker_does_not_register_in_its_next_session,
     a_take_over_ends_at_the_last_confirmed_entry,
-    a_take_over_does_not_fence,
     any_owner_overwrites_the_managed_ledger,
     the_next_owner_does_not_read_cursor_ledgers,
     acknowledgements_are_answered_before_they_are_stored,
