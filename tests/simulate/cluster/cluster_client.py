@@ -133,6 +133,17 @@ class ClusterClient(Client):
 
     # --- the script --------------------------------------------------------------------------------------------------
 
+    async def _do_look_up(self, topic: str, count: int, pause_s: float) -> None:
+        """Look topics up at one broker after the other, without using the answers."""
+        for number in range(count):
+            name = self.topic(topic, str(number))
+            try:
+                link = await self._linked_to(self._chance.choice(self._hosts))
+                await self._ask(link, Type.LOOKUP, topic=name, authoritative=self._chance.random() < 0.2)
+            except (ConnectionError, LinkLost, Refused):
+                pass
+            await asyncio.sleep(pause_s)
+
     async def _do_keep_alive(self, s: float) -> None:
         """From now on, give connections up whose broker does not answer a PING in this time."""
         self._keeping_alive = self._work.create_task(self._keep_alive(s))

@@ -42,6 +42,8 @@ class _Drawing:
         actors = [ActorScript(f"producer{index}", CLIENT, self._producing()) for index in range(chance.randint(1, 3))]
         actors += [ActorScript(f"consumer{index}", CLIENT, self._consuming()) for index in range(chance.randint(1, 4))]
         if self.theme == "moves" or chance.random() < 0.4:
+            actors.append(ActorScript("asker", CLIENT, self._asking()))
+        if self.theme == "moves" or chance.random() < 0.4:
             count = 2 if self.theme == "moves" and chance.random() < 0.5 else 1
             actors += [ActorScript(f"admin{index}", ADMIN, self._moving()) for index in range(count)]
         if self.theme != "calm":
@@ -133,13 +135,21 @@ class _Drawing:
         facts = {"slot": slot, "topic": self._some_topic(), "subscription": subscription}
         return Step("subscribe", {**facts, "kind": self.kind_of[subscription], "earliest": True})
 
+    def _asking(self) -> tuple[Step, ...]:
+        chance = self.chance
+        pauses_s = (0.001, 0.01, 0.05, 0.3)
+        return tuple(
+            Step("look_up", {"topic": self._some_topic(), "count": 15, "pause_s": chance.choice(pauses_s)})
+            for _ in range(chance.randint(2, 6))
+        )
+
     def _moving(self) -> tuple[Step, ...]:
         chance = self.chance
         steps: list[Step] = []
-        for _ in range(chance.randint(2, 8)):
-            steps.append(Step("wait", {"s": chance.choice((0.05, 0.5, 1, 2))}))
+        for _ in range(chance.randint(3, 12)):
+            steps.append(Step("wait", {"s": chance.choice((0.01, 0.1, 0.5, 1))}))
             do = chance.choices(
-                ("unload_bundle", "transfer", "split", "unload", "namespace_unload", "stats"), (4, 4, 2, 2, 1, 1)
+                ("unload_bundle", "transfer", "split", "unload", "namespace_unload", "stats"), (4, 4, 4, 2, 1, 1)
             )[0]
             facts: dict[str, Any] = {"topic": self._some_topic()}
             if do == "transfer":
