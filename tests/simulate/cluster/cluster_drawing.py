@@ -69,6 +69,7 @@ class _Drawing:
             "active_consumer_failover_delay_time_millis": chance.choice((0, 1000)),
             "broker_deduplication_enabled": self.has_deduplication,
             "load_balancer_shedding_interval_minutes": 1,
+            "max_concurrent_topic_closes": 1 if self.seed % 2 else 64,
         }
 
     def _topic(self) -> dict[str, Any]:
