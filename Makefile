@@ -71,7 +71,7 @@ help:
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times below the client, and 100 times below topics; nothing confirmed is lost'
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
-	@echo 'make test-cluster          the protocol tests, and those of BookKeeper, on three real bookies and ZooKeeper; needs Java 17 and Maven'
+	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
 	@echo 'make differential ARGS=... compare with the reference broker'
@@ -254,6 +254,7 @@ cluster-faults: $(STAMP)
 test-cluster: $(STAMP)
 	@$(REQUIRE_JAVA)
 	TEST_LEDGERS=bookies $(BIN)/python -m pytest tests/protocol tests/bookkeeper -n $(WORKERS) --dist loadfile -m 'not long' $(ARGS)
+	$(BIN)/python -m pytest tests/bookkeeper -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

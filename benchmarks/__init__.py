@@ -1,5 +1,5 @@
 """The load generator: pre-encoded protocol frames for any broker with the Pulsar protocol.
 
-Invariant: the generator uses less CPU per message than the broker, so the figures are those of the broker. Start with
+Invariant: the generator uses less CPU per message than the broker, so the figures show the broker's speed. Start with
 `bench.py` (the command), then `cases.py`, `load.py` (the drivers) and `frames.py` (the bytes).
 """

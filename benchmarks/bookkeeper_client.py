@@ -28,7 +28,7 @@ SHAPES = (Quorums(1, 1, 1), Quorums(3, 2, 2))
 
 
 class Load:
-    """Keeps `outstanding` appends in flight until the time is over."""
+    """A load of `outstanding` appends in flight until the time is over."""
 
     def __init__(self, outstanding: int, seconds: float) -> None:
         self.outstanding = outstanding

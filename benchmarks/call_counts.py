@@ -31,7 +31,7 @@ TOPIC = "public/default/call-counts"
 MESSAGES_PER_RUN = 100
 REPEATS = 5
 STORED = {"one message": 280, "one of 100 messages": 5.7, "GET of topic stats": 687}
-"""Calls when they were last counted (Python 3.11); the smallest of REPEATS."""
+"""Calls at the last count (Python 3.11); the smallest number of REPEATS."""
 
 
 class CallCounter:
@@ -102,7 +102,9 @@ class BlockingClient:
 
 
 async def counted(counter: CallCounter, action: Callable[[], None]) -> Counter[CodeType]:
-    """Return the calls of the repeat with the fewest of them. Timers of the broker may run in some repeats."""
+    """Run `action` REPEATS times, and return the calls of the repeat with the fewest calls, because timers of the
+    broker run in some repeats.
+    """
     await asyncio.to_thread(action)
     found: list[Counter[CodeType]] = []
     for _ in range(REPEATS):

@@ -29,7 +29,7 @@ STUCK_KEY_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Durations and amounts."""
+    """Durations and message counts of the load cases."""
 
     measure_s: float = 8.0
     backlog_messages: int = 200_000
@@ -91,7 +91,7 @@ def after(seconds: float) -> Callable[[], bool]:
 
 
 def publish(broker: Broker, settings: Settings, size_bytes: int, batch: int = 1) -> Figures:
-    """One producer as fast as its window allows, without consumers."""
+    """Measure one producer that publishes as fast as its window allows, without consumers."""
     publisher = open_publisher(broker, new_topic(), size_bytes, WINDOW_MESSAGES, batch)
     load.run([publisher], after(LEAD_IN_S), DRAIN_TIMEOUT_S)
     meter, before = Meter(broker), publisher.receipted_entries
@@ -108,7 +108,7 @@ def stop(publisher: load.Publisher) -> None:
 
 
 def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.SubType", consumers: int) -> Figures:
-    """One producer with consumers; a message counts on arrival."""
+    """Measure one producer with consumers; a message counts on arrival."""
     topic, size_bytes = new_topic(), 1024
     subscriber = open_subscriber(broker, topic, sub_type, consumers)
     publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES)
@@ -127,7 +127,7 @@ def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.Su
 
 
 def sync_latency(broker: Broker, settings: Settings) -> Figures:
-    """One message at a time, sent after the receipt of the previous one."""
+    """Measure latency with one message at a time, sent after the receipt of the previous one."""
     size_bytes = 1024
     publisher = open_publisher(broker, new_topic(), size_bytes, window=1)
     one_at_a_time(publisher, LEAD_IN_S)

@@ -52,7 +52,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Window:
-    """The parameters of one window; `number` is that of the round."""
+    """The parameters of one window; `number`: the number of the round."""
 
     broker: Broker
     sizes: Sizes
@@ -71,7 +71,7 @@ class Disturbance:
 
 
 def flood(window: Window, size_bytes: int, batch: int) -> float:
-    """One producer as fast as its window allows. Returns megabytes per second."""
+    """Run one producer as fast as its window allows. Return megabytes per second."""
     topic = f"persistent://public/default/flood-{os.getpid()}"
     publisher = open_publisher(window.broker, topic, size_bytes, FLOOD_WINDOW_MESSAGES, batch)
     started_s = time.monotonic()
@@ -93,7 +93,7 @@ def fill_backlog(prepared: Preparation) -> None:
 
 
 def catch_up(window: Window) -> float:
-    """Subscriptions read the backlog one after the other as fast as they can. Returns megabytes per second."""
+    """Read the backlog by one subscription after the other, as fast as possible. Return megabytes per second."""
     messages = window.sizes.backlog_mb * 1024 // BACKLOG_BATCH * BACKLOG_BATCH
     started_s, received = time.monotonic(), 0
     while not window.pipe.poll():
@@ -120,7 +120,7 @@ def load_topics(prepared: Preparation) -> None:
 
 
 def scrape(window: Window) -> float:
-    """Request the metrics page every second. Returns its size in megabytes."""
+    """Request the metrics page every second. Return its size in megabytes."""
     started_s, size = time.monotonic(), 0
     for number in itertools.count(1):
         request = urllib.request.Request(f"{window.broker.http_url}/metrics", headers={"Accept-Encoding": "gzip"})

@@ -78,7 +78,9 @@ def by_scanner(scanner: Scanner) -> Callable[[EntryRun], int]:
 
 
 def by_protobuf(run: EntryRun) -> int:
-    """Decode with a protobuf object for each message: the straightforward implementation."""
+    """Decode with a protobuf object for each message, as the simplest implementation would. Return the number of
+    messages.
+    """
     lists: list[list[object]] = [[] for _ in COLUMNS]
     view = memoryview(run.data)
     for number, (start, length) in enumerate(zip(run.starts.tolist(), run.lengths.tolist(), strict=True)):

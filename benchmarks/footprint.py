@@ -26,7 +26,7 @@ def topic_name(number: int) -> str:
 
 
 def resident_mb(broker: Broker) -> int:
-    """Wait until work in progress has ended, then measure."""
+    """Wait until work in progress has ended, then return the broker's resident memory in MB."""
     time.sleep(SETTLE_S)
     return broker.rss_mb() or 0
 

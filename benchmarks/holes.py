@@ -36,7 +36,7 @@ def open_subscription(broker: Broker, topic: str, number: int, sub_type: "pb.Com
 
 
 def make(broker: Broker, topic: str, subscriptions: int, holes: int) -> None:
-    """Publish, subscribe, and acknowledge `holes` entries per subscription. Returns when all of it is durable."""
+    """Publish, subscribe, and acknowledge `holes` entries per subscription. Return when everything is durable."""
     links = [open_subscription(broker, topic, number, pb.CommandSubscribe.Shared) for number in range(subscriptions)]
     ledger_id = publish(broker, topic, 2 * holes)
     for link in links:

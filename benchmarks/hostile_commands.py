@@ -47,7 +47,7 @@ def _consumer(
 
 @contextmanager
 def metadata_of_many_fields(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A message with metadata full of fields, dispatched by key and acknowledged."""
+    """Attack with a message that has metadata full of fields, is dispatched by key, and acknowledged."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=1)
     fields = pb.MessageMetadata(properties=[pb.KeyValue(key="", value="")]).SerializePartialToString()
     metadata.MergeFromString(fields * (size_bytes // len(fields)))
@@ -74,7 +74,7 @@ def _schema(topic: str, size_bytes: int) -> dict[str, Any]:
 
 @contextmanager
 def ack_of_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """One ACK of a batch with an ack set as long as the frame."""
+    """Attack with one ACK of a batch, with an ack set as long as the frame."""
     with _consumer(broker) as (link, at):
         words = [1] * (size_bytes // _WORD_BYTES)
         message_id = pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId, ack_set=words, batch_size=100)
@@ -85,7 +85,7 @@ def ack_of_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def seek_to_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """SEEK into a batch with an ack set as long as the frame."""
+    """Attack with a SEEK into a batch, with an ack set as long as the frame."""
     topic = cases.new_topic()
     with _consumer(broker, topic=topic) as (link, at):
         words = [1] * (size_bytes // _WORD_BYTES)
@@ -110,7 +110,7 @@ def _ids(at: pb.MessageIdData, size_bytes: int) -> list[pb.MessageIdData]:
 
 @contextmanager
 def ack_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """One ACK with the maximum number of ids."""
+    """Attack with one ACK with the maximum number of ids."""
     with _consumer(broker) as (link, at):
         ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=_ids(at, size_bytes))
         data = frames.encode_command(_Command(type=_Command.ACK, ack=ack))
@@ -119,7 +119,7 @@ def ack_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """One REDELIVER with the maximum number of ids."""
+    """Attack with one REDELIVER with the maximum number of ids."""
     with _consumer(broker) as (link, at):
         asked = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=_ids(at, size_bytes))
         command = _Command(type=_Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=asked)
@@ -129,7 +129,7 @@ def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction."""
+    """Attack with a batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction."""
     assert broker.http_url is not None
     topic = cases.new_topic()
     count = size_bytes // 6

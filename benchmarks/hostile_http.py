@@ -1,7 +1,7 @@
 """The worst inputs of HTTP routes, for `hostile.py`: requests that any client may send, and fragmented heads and
 bodies.
 
-Routes of one kind cost the same, so one route represents those that read the same kind of document.
+Routes of one kind cost the same, so one route represents all routes that read the same kind of document.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def _document(method: str, path: str, make: Callable[[int], object], *, on_topic
 
 
 def _many(method: str, path: str, headers: dict[str, str] | None = None) -> Ready:
-    """Return small requests, one after the other, with the given total size."""
+    """Return an attack by small requests, one after the other, with a given total size."""
 
     @contextmanager
     def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:
@@ -76,7 +76,7 @@ def _many(method: str, path: str, headers: dict[str, str] | None = None) -> Read
 
 @contextmanager
 def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A head of many short lines; too large a head is refused."""
+    """Attack with a request head of many short lines; a head that is too large is refused."""
     headers = {f"h{index}": "" for index in range(size_bytes // 8)}
     with contextlib.closing(_connected(broker)) as connection:
 
@@ -89,7 +89,7 @@ def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A body of the smallest accepted chunks."""
+    """Attack with a body in the smallest accepted chunks."""
     body = (b"40\r\n" + b" " * 64 + b"\r\n") * (size_bytes // 70) + b"0\r\n\r\n"
     head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     connection = _connected(broker)
@@ -108,7 +108,7 @@ def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def _examine(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """View a message that is large when uncompressed; counts the response's bytes."""
+    """Attack by a view of a message that is large when uncompressed. The size is the response's."""
     topic = cases.new_topic()
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     metadata.compression, metadata.uncompressed_size = pb.ZLIB, size_bytes

@@ -21,7 +21,7 @@ ACK_GROUP_MESSAGES = 100  # clients also group acknowledgements, by count and ti
 
 
 class LoadError(Exception):
-    """The broker violates the protocol."""
+    """The broker has violated the protocol."""
 
 
 class Link:

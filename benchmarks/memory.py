@@ -43,7 +43,7 @@ def topic_name(number: int) -> str:
 
 
 def highest_mb(pid: int) -> int:
-    """Return VmHWM, the maximum resident memory."""
+    """Return VmHWM of the process, the maximum resident memory, in MB."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+)", status)
     assert found is not None

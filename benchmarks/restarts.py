@@ -21,7 +21,7 @@ FULL_JOURNAL_ENTRIES = 235_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Amounts, and settings of pybroker."""
+    """Amounts of data, and settings of pybroker."""
 
     backlog_entries: int = 1_000_000
     is_synced: bool = True
@@ -33,8 +33,8 @@ def own(settings: Settings, more: Mapping[str, str]) -> AbstractContextManager[P
 
 
 def recovery(settings: Settings, entries: int, more: Mapping[str, str]) -> Figures:
-    """A backlog of 1 KiB entries: time from the start after the kill until healthy, and until the first entry
-    arrives.
+    """Restart a broker with a backlog of 1 KiB entries. Measure the time from the start until it is ready, and until
+    the first entry arrives.
     """
     with own(settings, more) as process:
         topic = cases.new_topic()
@@ -64,7 +64,9 @@ def open_backlog(broker: Broker, topic: str) -> load.Link:
 
 
 def many_holes(settings: Settings, subscriptions: int, hole_count: int) -> Figures:
-    """Every other entry acknowledged by each subscription: memory, restart, and the first entry of the last cursor."""
+    """Restart a broker of which each subscription has acknowledged every other entry. Measure memory, the restart, and
+    the time until the last cursor's first entry.
+    """
     with own(settings, {}) as process:
         topic = cases.new_topic()
         broker = process.start()

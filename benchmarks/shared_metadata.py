@@ -1,4 +1,4 @@
-"""Costs of metadata in ZooKeeper beside SQLite, against a real server and real broker processes.
+"""Costs of metadata in ZooKeeper compared with SQLite, with a real server and real broker processes.
 
     python -m benchmarks.shared_metadata [--topics 10000] [--rounds 5] [--before SOURCE_TREE]
 
@@ -65,7 +65,7 @@ async def new_chroot(server: ZooKeeperServer) -> str:
 async def running(
     settings: dict[str, str], source: str = "", directory: Path | None = None
 ) -> AsyncIterator[BrokerProcess]:
-    """Run a broker, of another source tree if one is named."""
+    """Run a broker; `source` is another source tree than this one."""
     with tempfile.TemporaryDirectory(prefix="shared-metadata-") as temporary:
         broker = BrokerProcess(directory or Path(temporary), settings)
         if source:
@@ -229,7 +229,7 @@ asyncio.run(main())
 
 
 def fill_embedded(directory: Path, topics: int, source: str) -> None:
-    """Fill the embedded store by the source tree that uses it, because layouts differ."""
+    """Fill the embedded store with the code of the source tree that will use it, because layouts differ."""
     environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
     subprocess.run([sys.executable, "-c", _FILL, str(directory), str(topics)], env=environment, check=True)
 

@@ -1,4 +1,4 @@
-"""Effect of a stuck key or consumer of a Key_Shared subscription on the others: `python -m
+"""Effect of a stuck key or consumer of a Key_Shared subscription on the other keys and consumers: `python -m
 benchmarks.stuck_consumers`.
 
 Official client, three consumers in their own processes, a backlog of small unbatched messages. A quarter of them have

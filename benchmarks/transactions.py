@@ -7,7 +7,7 @@ client.
                                                                  from an unload, and from `kill -9`, to the first message
 
 The load is `pybroker.client` in this process, with `WORKERS` concurrent transactions; figures are medians of the
-rounds. CPU is that of all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
+rounds. CPU time covers all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
 reference uses the settings of its distribution.
 """
 
@@ -65,7 +65,7 @@ class Load:
     async def run(
         self, work: Callable[[], Awaitable[None]], beside: Callable[[], Awaitable[None]] | None = None
     ) -> Figures:
-        """Run `WORKERS` of `work` until the time is over, and one `beside` in parallel."""
+        """Run `WORKERS` copies of `work` until the time is over, and one of `beside` in parallel."""
 
         async def measured_cpu() -> None:
             await asyncio.sleep(LEAD_IN_S)

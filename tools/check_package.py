@@ -51,7 +51,7 @@ for path in sys.argv[1:]:
 
 
 class PackageError(Exception):
-    """A check failed. The text names the check."""
+    """A check failed. The text contains the check."""
 
 
 def source_files(source: Path) -> set[str]:

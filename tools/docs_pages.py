@@ -30,9 +30,10 @@ def configuration_keys() -> str:
     lines = [
         "# Configuration keys",
         "",
-        "All keys of `conf/broker.conf`, in its order. [Configuration](configuration.md) explains where values come from and how",
-        "to change them. *Dynamic* keys can be changed while the broker runs. The values of *secret* keys are never shown. Keys",
-        "without effect are not in this list, but in [Configuration](configuration.md#known-keys-without-effect-so-far).",
+        "Look up the default, the values and the meaning of a configuration key here. The order is that of `conf/broker.conf`.",
+        "[Configuration](configuration.md) explains how to set and change keys. *Dynamic* keys can be changed while the broker",
+        "runs. The values of *secret* keys are never shown. There is a separate list of the",
+        "[keys without effect](configuration.md#known-keys-without-effect-so-far).",
     ]
     _, *sections = SECTION.split(CONF.read_text(encoding="utf-8"))
     for title, text in zip(sections[::2], sections[1::2], strict=True):
@@ -78,8 +79,8 @@ def cli_options() -> str:
     lines = [
         "# Command line options",
         "",
-        "The output of `pybroker COMMAND --help` for each command. [Command line](cli.md) explains how the commands find a broker,",
-        "what they print, and their exit codes.",
+        "This page lists all options of each command, as `pybroker COMMAND --help` prints them. [Command line](cli.md) explains",
+        "how the commands find a broker, their output, and their exit codes.",
     ]
     with mock.patch.dict(os.environ, {"COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1"}):
         for title, parser in _parsers():
@@ -107,9 +108,10 @@ def finding_codes() -> str:
     lines = [
         "# Finding codes",
         "",
-        "The codes that [`explain`](../how-to/explain.md) can report, in the order in which they should be fixed: an earlier one",
-        "makes the later ones irrelevant. A code never changes its meaning, so programs can rely on it. The answer of `explain`",
-        "contains the objects, the figures, and the commands that help.",
+        "This page explains the codes in the output of [`pybroker explain`](../how-to/explain.md), with advice for each code. The",
+        "codes are in the order in which you should fix them, because an earlier cause often explains a later finding.",
+        "Programs can rely on the codes: a code never changes its meaning. The output of `explain` also contains the affected",
+        "objects, figures, and commands.",
     ]
     for code in Code:
         lines += ["", f"## {code.value}", "", code.meaning, "", f"*What to do:* {code.advice}"]
@@ -117,7 +119,7 @@ def finding_codes() -> str:
 
 
 def threat_model() -> str:
-    """Return SECURITY.md with links relative to its place in the site."""
+    """Return SECURITY.md with links that are relative to its path in the site."""
     return (
         SECURITY.read_text(encoding="utf-8").replace("](docs/", "](../").replace("# Security\n", "# Threat model\n", 1)
     )

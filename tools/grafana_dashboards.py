@@ -24,7 +24,7 @@ _WORDS = {
     "SUBSCRIPTION": (
         'job=~"$job",instance=~"$instance",namespace=~"$namespace",topic=~"$topic",subscription=~"$subscription"'
     ),
-    "MOST": "10",  # number of topics or subscriptions in a panel: those with the highest values
+    "MOST": "10",  # number of topics or subscriptions in a panel: the ones with the highest values
 }
 """Abbreviations in the expressions below, and their replacements."""
 

@@ -1,6 +1,6 @@
 """Runs the test lanes: each test file belongs to exactly one lane, and a run ends with a list of its lanes.
 
-    python -m tools.lanes unit broker      the tests of two lanes, without those that take minutes
+    python -m tools.lanes unit broker      the tests of two lanes, without tests that take minutes
     python -m tools.lanes long             the tests that take minutes, of all lanes
     python -m tools.lanes lint simulate    other checks of the project
 
@@ -48,6 +48,8 @@ LANES: dict[str, tuple[str, ...]] = {
 }
 """The directories of each lane of tests. A subdirectory may belong to another lane."""
 LONG = "long"
+CLUSTER = "cluster"
+"""The marker of long tests that no lane runs: `make test-cluster` does."""
 BY_FILE = ("clients", LONG)
 """Lanes in which all tests of a file run in one process, because they share brokers and compiled clients."""
 LONG_ALONE = ("tests/churn", "tests/storm")
@@ -145,7 +147,8 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
     outcome = Outcome(lane)
     is_long = lane == LONG
     parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]
-    chosen = " and ".join(["long" if is_long else "not long", *(f"not {marker}" for marker in missing)])
+    own = ["long", f"not {CLUSTER}"] if is_long else ["not long"]
+    chosen = " and ".join([*own, *(f"not {marker}" for marker in missing)])
     if is_long:
         alone = [f"--ignore={directory}" for directory in LONG_ALONE]
         parts = [["-n", "0", *LONG_ALONE], [*parallel, "tests", "benchmarks", *alone]]
@@ -164,7 +167,7 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
 
 
 def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
-    """Run `command`, show its output, and return its last line."""
+    """Run `command`, print its output, and return the last line of the output. Record a failure in `outcome`."""
     last = ""
     started_s = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,4 +1,4 @@
-"""A cluster on this machine for trying it out: one ZooKeeper server, bookies and pybrokers (`make cluster`).
+"""A cluster on this machine for experiments: one ZooKeeper server, bookies and pybrokers (`make cluster`).
 
 ZooKeeper and the bookies are the published Java programs. Maven downloads their jars once. All addresses are on 127.0.0.1.
 The data stays in the directory `--data`, so the next start continues with it. Ctrl-C stops everything, the brokers first.
@@ -33,7 +33,7 @@ LOG_LINES = 10
 
 
 class CannotStartError(Exception):
-    """The cluster cannot run here. The message says what is missing."""
+    """The cluster cannot run on this machine. The text contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Plan:
     settings: tuple[str, ...]
 
     def require(self) -> None:
-        """Raises CannotStartError if a program is missing or a port is in use."""
+        """Raise CannotStartError if a program is missing or a port is in use."""
         missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
         if missing:
             raise CannotStartError(
@@ -148,7 +148,7 @@ class Broker:
 
 
 class LocalCluster:
-    """All processes of the cluster. `stop` ends those that run, also after a start that failed."""
+    """All processes of the cluster. `stop` ends all running ones, also after a failed start."""
 
     def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
         self._plan = plan
@@ -165,7 +165,7 @@ class LocalCluster:
         self.brokers = [Broker(plan, each + 1) for each in range(plan.broker_count)]
 
     def start(self) -> None:
-        """Start everything and wait until it serves. Raises CannotStartError."""
+        """Start all processes, and wait until the cluster is ready. Raises CannotStartError."""
         try:
             self._report("starting ZooKeeper")
             self.zookeeper.start()
@@ -186,7 +186,7 @@ class LocalCluster:
             broker.wait()
 
     def _prepare_metadata(self) -> None:
-        """Create the nodes of the cluster. Nodes of an earlier start stay."""
+        """Create the ZooKeeper nodes of the cluster. Nodes of an earlier start stay."""
         command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", "local"]
         command += ["--metadata-store", self._plan.metadata_url]
         result = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S, check=False)
@@ -194,7 +194,7 @@ class LocalCluster:
             raise CannotStartError(f"the metadata of the cluster cannot be created: {result.stderr.strip()}")
 
     def processes(self) -> dict[str, int | None]:
-        """The process id of each part; None for a part that has ended."""
+        """Return the process id of each part; None for a part that has ended."""
         found: dict[str, int | None] = {"zookeeper": self.zookeeper.pid}
         found |= {f"bookie{number}": bookie.pid for number, bookie in enumerate(self.bookies, 1)}
         return found | {broker.name: broker.pid for broker in self.brokers}
@@ -217,7 +217,7 @@ def last_lines(path: Path) -> str:
 
 
 def summary(cluster: LocalCluster, plan: Plan) -> str:
-    """The text that the user reads after the start."""
+    """Return the text that the user sees after the start."""
     ids = cluster.processes()
     lines = ["", f"Service URL    {plan.service_url}"]
     lines += [

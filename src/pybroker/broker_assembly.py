@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of a broker. The caller opens and closes them."""
+    """The stores of a broker, which the caller opens and closes."""
 
     metadata: MetadataStore
     ledgers: LedgerStore
@@ -57,7 +57,8 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
     """Return a broker with loaded metadata, not `ready` yet and without addresses. The caller must close it.
 
-    `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
+    `limits` replace the limits of the configuration. Raises ConfigError for an invalid cluster or namespace, and
+    StoreError.
     """
     refresher = CacheRefresher(stores.metadata)
     try:

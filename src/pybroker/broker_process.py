@@ -206,14 +206,14 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 class BrokerHost(Protocol):
-    """The program that contains a broker."""
+    """The program that contains a broker, with its reactions to requests of the broker."""
 
     def request_stop(self) -> None: ...
 
     def new_connection(self, context: ServerContext) -> Connection: ...
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """React to a failed durable write. The broker must not continue."""
+        """Handle a failed durable write: the broker must not continue."""
 
 
 class OwnProcess:
@@ -266,7 +266,7 @@ class Broker:
         *,
         stores: Stores | None = None,
     ) -> None:
-        """`stores` replace those of the configuration; the caller closes them."""
+        """`stores` replace the stores of the configuration; the caller closes them."""
         self.runtime = runtime
         self.config = runtime.config
         self._host = host
@@ -412,14 +412,14 @@ class Broker:
         return store
 
     def _fixed_broker_id(self) -> str | None:
-        """Return the id by which other brokers know this one; None if it depends on a port that is not chosen yet."""
+        """Return the id by which other brokers know this broker; None if it depends on a port that is not chosen yet."""
         port = self.config.web_service_port or self.config.web_service_port_tls
         host = self.config.advertised_address or socket.gethostname()
         return f"{host}:{port}" if port else None
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Check ledgers against metadata. Raises StartError for ledgers with entries but without a topic (metadata was
-        lost), and for named ledgers with ids that the store never assigned (its table was lost).
+        lost), and for listed ledgers with ids that the store never assigned (its table was lost).
         """
         if leftovers.ids_not_given:
             raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
@@ -432,7 +432,10 @@ class Broker:
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
-        """Raise StartError if topics have ledgers but the store has no files: ledger ids would be assigned again."""
+        """Raise StartError if topics have ledgers but the store has no files.
+
+        Otherwise the store would assign the same ledger ids again.
+        """
         stored_locally = self._kind is LedgerStoreKind.LOCAL and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
@@ -529,7 +532,10 @@ class Broker:
         self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
-        """Not with a shared store: there the cluster's addresses are those of all its brokers."""
+        """Store this broker's addresses in the cluster document.
+
+        Not with a shared store, where the document has the addresses for all brokers.
+        """
         if self._shared is not None:
             return
         found = self.service.presence.addresses.resolve(None)
@@ -572,7 +578,7 @@ class Broker:
         service.membership = membership
 
     async def _join_cluster(self, membership: ClusterMembership) -> None:
-        """Own bundles and register. Java brokers send clients here from then on. Raises StoreError."""
+        """Start to own bundles, and register. From then on, Java brokers send clients here. Raises StoreError."""
         from pybroker.cluster.membership.load_shedding_task import LoadSheddingTask  # noqa: PLC0415  (only in a cluster)
 
         others = await self.service.join(membership)
@@ -580,7 +586,9 @@ class Broker:
         self._tasks.start(LoadSheddingTask(self.runtime, membership, others).run(), "shedding")
 
     async def _leave_cluster(self) -> None:
-        """Deregister, so that no new bundle comes. A store that fails does not stop the broker from closing."""
+        """Deregister, so that no new bundle is assigned to this broker. A failing store does not prevent the broker
+        from closing.
+        """
         if self.service.membership is None:
             return
         try:
@@ -589,7 +597,7 @@ class Broker:
             logs.warning("broker.deregistration_failed", reason=str(error))
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """Run the broker's background loops. Each handles its expected errors, so that none ends the others."""
+        """Run the broker's background loops. Each loop handles its expected errors, so that none ends the other loops."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")

@@ -24,8 +24,9 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`, except those of `refused_keys`, whose values are not
-    used.
+    """Add contradictions and ineffective settings to `problems`.
+
+    Skip `refused_keys`, whose values are invalid and not used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [
@@ -70,7 +71,7 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raise ConfigError for invalid names of clusters and namespaces."""
+    """Raise ConfigError if a configured cluster or namespace name is invalid."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
         problems.found.append(

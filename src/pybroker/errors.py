@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class CannotListen(Exception):
-    """Ports cannot be bound. Each of `problems` names address, port, key and reason."""
+    """Ports cannot be bound. Each item of `problems` contains address, port, configuration key and reason."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -35,7 +35,9 @@ class ProtocolViolation(Exception):
 
 
 class BrokerError(Exception):
-    """An expected failure with a code that Pulsar's clients understand. The text says what to do next if that helps."""
+    """An expected failure with a code that Pulsar's clients understand. The text contains the next step where that
+    helps.
+    """
 
     code: ClassVar[int] = 0
     http_status: ClassVar[int] = 500
@@ -56,11 +58,11 @@ class UnknownError(BrokerError, code=0, http_status=500):
 
 
 class MetadataError(BrokerError, code=1, http_status=500):
-    """The metadata store failed, or a request names a consumer that does not exist."""
+    """The metadata store failed, or the consumer in a request does not exist."""
 
 
 class PersistenceError(BrokerError, code=2, http_status=500):
-    """Storage could not be written or read."""
+    """The broker's storage could not be written or read."""
 
 
 class AuthenticationError(BrokerError, code=3, http_status=401):
@@ -116,11 +118,11 @@ class SubscriptionNotFound(BrokerError, code=12, http_status=404):
 
 
 class ConsumerNotFound(BrokerError, code=13, http_status=404):
-    """No such consumer."""
+    """The consumer does not exist on this connection."""
 
 
 class TooManyRequests(BrokerError, code=14, http_status=429):
-    """A limit on concurrent requests is reached. Retry later."""
+    """A limit of concurrent requests is reached. Retry later."""
 
 
 class TopicTerminatedError(BrokerError, code=15, http_status=406):
@@ -132,27 +134,27 @@ class ProducerBusy(BrokerError, code=16, http_status=409):
 
 
 class InvalidTopicName(BrokerError, code=17, http_status=412):
-    """The topic name does not parse."""
+    """The topic name is invalid."""
 
 
 class IncompatibleSchema(BrokerError, code=18, http_status=409):
-    """The compatibility strategy refuses the schema."""
+    """The topic's compatibility strategy refuses the schema."""
 
 
 class ConsumerAssignError(BrokerError, code=19, http_status=400):
-    """Sticky hash ranges are missing or overlap."""
+    """The hash ranges of a Key_Shared consumer are missing or overlap."""
 
 
 class TransactionCoordinatorNotFound(BrokerError, code=20, http_status=404):
-    """This broker does not serve the coordinator."""
+    """This broker does not run the transaction coordinator."""
 
 
 class InvalidTxnStatus(BrokerError, code=21, http_status=409):
-    """The transaction's state forbids this."""
+    """The status of the transaction does not allow the operation."""
 
 
 class NotAllowedError(BrokerError, code=22, http_status=405):
-    """Not possible for this kind of topic, subscription or message."""
+    """The operation is not possible for this kind of topic, subscription or message."""
 
 
 class TransactionConflict(BrokerError, code=23, http_status=409):
@@ -160,11 +162,11 @@ class TransactionConflict(BrokerError, code=23, http_status=409):
 
 
 class TransactionNotFound(BrokerError, code=24, http_status=404):
-    """Unknown, ended or timed-out transaction."""
+    """The transaction is unknown, has ended, or has timed out."""
 
 
 class ProducerFenced(BrokerError, code=25, http_status=409):
-    """Another producer took over the topic."""
+    """Another producer has taken exclusive access to the topic."""
 
 
 class AdminError(Exception):
@@ -184,7 +186,7 @@ class StoreError(Exception):
     """The error for clients, with its code and HTTP status. Subclasses may replace it."""
 
     def answer(self, what: str = "") -> BrokerError:
-        """Return the error for the client. `what` names the object if the text does not."""
+        """Return the error for the client. `what`: the object, if the text does not contain it."""
         return self.told_as(f"{what}{self}")
 
 
@@ -199,7 +201,9 @@ class MetadataUnavailable(StoreError):
 
 
 class UnknownOutcome(StoreError):
-    """The answer to a change was lost, and what the store contains does not tell whether it happened. Read before acting on it."""
+    """The response to a change was lost, and the stored values do not show whether the change happened. Read the values
+    again.
+    """
 
     told_as = MetadataError
 
@@ -213,7 +217,9 @@ class AppendUnknown(StoreError):
 
 
 class StateTooLarge(StoreError):
-    """The state of a cursor is larger than its store can store. It is not stored, and nothing of it is dropped."""
+    """The state of a cursor is larger than its store can store. It is not stored; the cursor keeps it completely in
+    memory.
+    """
 
     def __init__(self, text: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(text)

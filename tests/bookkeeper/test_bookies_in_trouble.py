@@ -20,7 +20,7 @@ from tests.support.bookkeeper_cluster import Bookie, BookKeeperCluster, bookkeep
 from tests.support.broker_process import BrokerProcess
 from tests.support.promql import labels_of_page, problems
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 TOPIC = "persistent://public/default/watched"
 EXPLAIN = "/admin/v2/persistent/public/default/watched/explain"
 DEADLINE_S = 60.0
@@ -71,7 +71,10 @@ class Operator:
         return {each["code"]: each for each in json.loads(self.broker.get(path))["findings"]}
 
     def until(self, code: str, path: str = EXPLAIN) -> dict[str, Any]:
-        return eventually(lambda: self.findings(path), lambda found: code in found)[code]
+        try:
+            return eventually(lambda: self.findings(path), lambda found: code in found)[code]
+        except AssertionError as error:
+            raise AssertionError(f"{code} is not found: {self.broker.log.read_text()[-4000:]}") from error
 
     def of_broker(self) -> dict[str, dict[str, Any]]:
         return {each["code"]: each for each in json.loads(self.broker.get("/admin/v3/explain"))["broker"]}

@@ -139,7 +139,13 @@ def in_batches(names: set[str]) -> set[str]:
     return names | {f"{turn}-{batch * 10 + number}" for turn, batch in batched for number in range(10)}
 
 
-@pytest.mark.parametrize("order", [("java", "own", "java"), ("own", "java", "own")], ids="-".join)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("java", "own", "java"), id="java-own-java", marks=pytest.mark.cluster),
+        pytest.param(("own", "java", "own"), id="own-java-own"),
+    ],
+)
 def test_messages_and_acknowledgements_survive_each_change_of_the_broker(
     brokers: Brokers, order: tuple[str, str, str]
 ) -> None:
@@ -167,7 +173,7 @@ def test_messages_and_acknowledgements_survive_each_change_of_the_broker(
         consumer.close()
 
 
-@pytest.mark.parametrize("killed", ["java", "own"])
+@pytest.mark.parametrize("killed", ["java", pytest.param("own", marks=pytest.mark.cluster)])
 def test_take_over_after_a_kill_loses_no_message(brokers: Brokers, killed: str) -> None:
     topic = f"{TOPIC}-killed-{killed}"
     names = [f"{number}" for number in range(60)]

@@ -43,7 +43,7 @@ def send(client: pulsar.Client, topic: str, schema: object, value: object) -> No
     producer.close()
 
 
-@pytest.mark.parametrize(("first", "second"), [("java", "own"), ("own", "java")])
+@pytest.mark.parametrize(("first", "second"), [("java", "own"), pytest.param("own", "java", marks=pytest.mark.cluster)])
 def test_versions_of_one_broker_are_answered_and_continued_by_the_other(
     brokers: Brokers, first: str, second: str
 ) -> None:

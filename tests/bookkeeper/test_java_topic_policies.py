@@ -107,6 +107,7 @@ def test_topic_policies_written_by_each_broker_are_in_force_at_the_other(brokers
         java.require(f"{TOPIC}/maxSubscriptionsPerTopic?isGlobal=true", 9)
 
 
+@pytest.mark.cluster
 def test_deleted_topic_does_not_inherit_policies(brokers: Brokers) -> None:
     name = "persistent/public/default/deleted"
     with brokers.running("own") as client:

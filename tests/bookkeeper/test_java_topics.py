@@ -34,7 +34,7 @@ from pybroker.bookkeeper_store.document_compression import plain
 from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 NAMESPACE = "public/default"
 COMPRESSED = {
     "managedLedgerInfoCompressionType": "LZ4",

@@ -178,7 +178,8 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
     shown = guide.run(*back, more=("--json",))
     items = [json.loads(line) for line in shown.splitlines()]
     (found,) = [each for each in items if each.get("topic") == TOPIC]
-    assert found["state"] == "copied"
+    # A kill may come after this topic and before the end of the command.
+    assert found["state"] in ({"copied", "already copied"} if killed else {"copied"})
     assert found["entries"] >= MESSAGES / BATCH + 20
     assert items[-1]["state"] == "complete"
     assert "no damage" in guide.run("verify data-back")

@@ -1,7 +1,8 @@
-"""The HTTP server: binds the plain and TLS ports, serves on the broker's event loop, closes within a deadline.
+"""HTTP server: binds the plain and TLS ports, serves on the broker's event loop, and closes within a deadline.
 
 It uses uvicorn's protocol class without uvicorn's server, because the application owns signals and the event loop.
-Invariant: after `close`, no connection is open and no request runs.
+
+Invariant: after `close`, no connection is open and no request is running.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
 
-# The first matching route wins, so fixed paths precede those with a name at the same position.
+# The first matching route wins, so fixed paths precede paths with a parameter at the same position.
 NOUNS = (
     status_routes,
     absent_features,
@@ -125,7 +126,7 @@ class HttpServer:
     """HTTP on `webServicePort` and HTTPS on `webServicePortTls`, on the event loop that called `start`."""
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
-        """`tls_context` may be shared with other listeners, so that one refresher serves all."""
+        """`tls_context` may be shared with other listeners, so that one refresher serves all of them."""
         self._broker = broker
         self._runtime = broker.runtime
         self._config = broker.runtime.config
@@ -183,8 +184,8 @@ class HttpServer:
         return self._page.kept
 
     def bind(self) -> None:
-        """Bind the ports without serving, so that addresses can be advertised first. Raises CannotListen with every
-        port that could not be bound.
+        """Bind the ports without serving, so that their addresses can be advertised first. Raises CannotListen with all
+        ports that could not be bound.
         """
         address, config, network = self._config.bind_address, self._config, self._runtime.network
         problems: list[str] = []
@@ -205,7 +206,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Serve. Bind first unless `bind` was called."""
+        """Start serving. Binds the ports if `bind` was not called."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()
@@ -236,7 +237,9 @@ class HttpServer:
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
-        """Refuse connections, wait for requests until the deadline, then close all connections. Idempotent."""
+        """Refuse new connections, wait for running requests until the deadline, then close all connections.
+        Idempotent.
+        """
         await self._tasks.close()
         await self.console.close()
         self._close_ports()

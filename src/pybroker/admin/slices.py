@@ -1,4 +1,4 @@
-"""Time slices (`pybroker/runtime/time_slices.py`) of work that generates text."""
+"""Time slices (`pybroker/runtime/time_slices.py`) for code that generates text."""
 
 from __future__ import annotations
 

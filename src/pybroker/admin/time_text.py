@@ -1,4 +1,4 @@
-"""ISO 8601 times for REST."""
+"""ISO 8601 times in REST documents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Selection of the authentication provider for a client's credentials.
 
-Invalid credentials are refused, never treated as anonymous. A client is anonymous if its method is not configured,
-`anonymousUserRole` is set, and `strictAuthMethod` is not.
+Invalid credentials are rejected; the client is never treated as anonymous instead. A client is anonymous if its method
+is not configured, `anonymousUserRole` is set, and `strictAuthMethod` is not set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 
 
 class AuthenticationService:
-    """The configured providers. The constructor raises ConfigError."""
+    """All configured authentication providers. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.enabled = config.authentication_enabled
@@ -61,7 +61,7 @@ class AuthenticationService:
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Authenticate in the calling thread. Raises AuthenticationError for missing or invalid credentials."""
+        """Authenticate in the calling thread. Raises AuthenticationError if credentials are missing or invalid."""
         if not self.enabled:
             return UNIDENTIFIED
         provider = self._providers.get(method)
@@ -80,15 +80,16 @@ class AuthenticationService:
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:
-        """Return whether `authenticate` needs no password hash, which would block the event loop."""
+        """Return whether `authenticate` would compute no password hash, which blocks the event loop."""
         provider = self._providers.get(method)
         return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
 
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Authenticate, with password hashes computed in threads and queued fairly by address. Raises
-        AuthenticationError, or TooManyRequests if the queue is full.
+        """Authenticate. Password hashes are computed in threads and queued fairly by address.
+
+        Raises AuthenticationError, and TooManyRequests if the queue is full.
         """
         provider = self._providers.get(method)
         if isinstance(provider, BasicProvider):
@@ -97,7 +98,9 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one hash. Callers with the same password share it, because a client opens many connections at once."""
+        """Compute one password hash. Concurrent callers with the same password share it, because a client opens many
+        connections simultaneously.
+        """
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -115,10 +118,10 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Return the method and credentials of an HTTP request: from the Authorization header, else the query's token,
-        else the client certificate.
+        """Return the method and credentials of an HTTP request. Sources in this order: Authorization header, token in
+        the query, client certificate.
 
-        `headers` has lower-case names or ignores case. Raises AuthenticationError for a malformed header.
+        `headers` must have lower-case names or ignore case. Raises AuthenticationError if the header is malformed.
         """
         authorization = headers.get("authorization", "")
         if not authorization and query_token and provider_names.TOKEN in self._providers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated client. `role` is None only if authentication is disabled; `expires_at_s` is Unix time in
+    """An authenticated client. `role` is None only if authentication is disabled. `expires_at_s` is Unix time in
     seconds.
     """
 
@@ -25,7 +25,7 @@ class PeerCertificate:
 
 
 class AuthenticationProvider(ABC):
-    """One authentication method. It never shows its keys."""
+    """One authentication method. Implementations must not expose their keys."""
 
     @abstractmethod
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:

@@ -1,8 +1,11 @@
-"""Authorization by role, from tenant administrators and namespace permissions.
+"""Authorization by role: superusers, tenant administrators, and permissions of namespaces and topics.
 
-Superusers may do everything, tenant administrators everything within their tenant, other roles what the namespace or
-topic permits. Checks read the current policies, so a grant applies to the next request. The `require` methods raise
-AuthorizationError with the missing permission, and return if authorization is disabled.
+Superusers may do everything, tenant administrators may do everything within their tenant, and other roles have the
+permissions that are granted on a namespace or topic. Checks read the current policies, so a grant applies from the next
+request on.
+
+The `require` methods raise AuthorizationError with the missing permission. If authorization is disabled, they never
+raise.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Raise ConfigError if the broker cannot enforce the configured authorization."""
+    """Check that the broker can enforce the configured authorization. Raises ConfigError."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
@@ -36,7 +39,7 @@ def check_configuration(config: BrokerConfig) -> None:
 
 
 class AuthorizationService:
-    """The authorization rules of one broker. The constructor raises ConfigError."""
+    """Authorization checks of one broker. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
@@ -69,17 +72,21 @@ class AuthorizationService:
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object that belongs to role `owner`, or to no role if None."""
+        """Return whether `role` may use an object that the role `owner` owns; None: the object has no owner."""
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the key of `role` for fair queues and shares; `nameless` is used without a role."""
+        """Return the holder of fair shares and queue positions for `role`. A client without a role is identified by
+        `nameless`, such as its address.
+        """
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to any topic. Yields after each namespace, so that the caller can pause."""
+        """Return whether `role` may produce to at least one topic. Pauses after each namespace, so that the caller can
+        yield to the event loop.
+        """
         if not self.enabled or self._is_superuser(role):
             return True
         if role is None:
@@ -127,11 +134,12 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a superuser. All other checks call this first, so that proxy roles are refused
-        everywhere.
+        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles.
+
+        All other checks call this first, so proxy roles are rejected everywhere.
         """
         if role in self._proxy_roles:
-            # A proxy's permissions must not replace those of its client, whose role the broker does not know.
+            # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
             raise AuthorizationError(
                 f"role {role!r} is a proxy role (proxyRoles): connections through a proxy are not supported; connect directly"
             )
@@ -168,8 +176,8 @@ class AuthorizationService:
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that lacks all of `actions`; one would suffice. The text does not reveal whether the
-    namespace exists.
+    """Return the error for a role that has none of `actions`, of which one would suffice. The text does not reveal
+    whether the namespace exists.
     """
     if role is None:
         return _without_role(what)
@@ -196,7 +204,7 @@ def _administrator_of(tenant: str) -> str:
 
 
 def matches_wildcard(pattern: str, role: str) -> bool:
-    """Match a `pattern` that starts or ends with `*`."""
+    """Return whether `role` matches `pattern`, which starts or ends with `*`."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )

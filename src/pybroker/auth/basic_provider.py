@@ -1,7 +1,7 @@
-"""Method `basic`: user and password, checked against an `.htpasswd` file.
+"""Authentication method `basic`: user and password, checked against an `.htpasswd` file.
 
-Supported hashes are apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256, SHA-512, DES. The file is read once, at
-start. Checking an unknown user takes as long as a wrong password.
+Supported hashes are apr1 (MD5), SHA-1, and the crypt(3) hashes MD5, SHA-256, SHA-512, and DES. The file is read once,
+when the broker starts. Checking an unknown user takes as long as checking a wrong password.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
-    """Password provider with caches. Correct passwords are cached as keyed digests, because hashes are slow and HTTP
-    clients send the password with each request. Recent wrong passwords are cached, because clients repeat them.
+    """Password provider with caches.
 
-    `verify` may run in any thread, all other methods in one thread only.
+    Correct passwords are cached as keyed digests, because hashes are slow and HTTP clients send the password with each
+    request. Recent wrong passwords are also cached, because clients retry with the same password. `verify` may run in
+    any thread; all other methods run in one thread only.
     """
 
     def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
@@ -64,7 +65,7 @@ class BasicProvider(AuthenticationProvider):
         return user, password
 
     def row_of(self, user: str) -> str:
-        """Return the queue name of this user's checks. Unknown users share one queue."""
+        """Return the name of the queue for checks of this user's password. Unknown users share one queue."""
         return user if user in self._hashes else UNKNOWN_USER
 
     def recall(self, user: str, password: str) -> bool | None:
@@ -78,7 +79,7 @@ class BasicProvider(AuthenticationProvider):
         return False if digest in self._failed else None
 
     def verify(self, user: str, password: str) -> bool:
-        """Compute the hash, which can take a second."""
+        """Compute the password hash, which can take a second, and return whether it matches."""
         known = user in self._hashes
         right: bool = self._context.verify(password, self._hashes[user] if known else self._any_hash)
         return right and known
@@ -93,7 +94,7 @@ class BasicProvider(AuthenticationProvider):
             self._failed.popitem(last=False)
 
     def digest(self, user: str, password: str) -> bytes:
-        """Return a digest whose key exists only in this process."""
+        """Return a keyed digest of the password. The key exists only in this process."""
         return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
 
     def _read(self, content: bytes) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Reader of keys and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
 
-Error texts name the configuration key, never a value that may be a secret. A value that looks like a path is treated as
-a path even if it is valid Base64: a mistyped path must not become a guessable secret.
+Error texts contain the configuration key, never a value that may be a secret. A value that looks like a path is treated
+as a path even if it is valid Base64. Otherwise a mistyped path would become a secret that can be guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
 
 def read_location(key: str, text: str) -> bytes:
-    """Return the content at location `text` of configuration key `key`. Raises ConfigError."""
+    """Return the content at the location `text`, the value of configuration key `key`. Raises ConfigError."""
     if text.startswith("data:"):
         return _data_url(key, text)
     if text.startswith("file:"):
@@ -42,7 +42,7 @@ def read_location(key: str, text: str) -> bytes:
 
 
 def decoded_base64(data: bytes) -> bytes | None:
-    """Decode standard or URL-safe Base64, padded or not. Return None if `data` is not Base64."""
+    """Decode standard or URL-safe Base64, with or without padding. Return None if `data` is not Base64."""
     compact = b"".join(data.split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     try:
         return base64.b64decode(compact + b"=" * (-len(compact) % 4), validate=True) if compact else None
@@ -51,8 +51,10 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return whether `text` starts like a path, its first directory exists, it consists of words and slashes, or it is
-    a short name with an extension. Random Base64 text matches none of these.
+    """Return whether `text` looks like a path and not like random Base64.
+
+    A path starts like a path, has an existing first directory, consists of words and slashes, or is a short name with
+    an extension.
     """
     if text.startswith(("./", "../", "~/")):
         return True
@@ -67,7 +69,9 @@ def looks_like_path(text: str) -> bool:
 
 
 def _reads_like_words(text: str) -> bool:
-    """Return whether runs of letters and digits have the length of words. In random Base64 they average two characters."""
+    """Return whether runs of letters and digits are as long as words. In random Base64, the average run has two
+    characters.
+    """
     runs = _RUN.findall(text)
     return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
 

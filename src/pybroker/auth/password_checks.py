@@ -1,8 +1,9 @@
-"""Password checks in threads, with limited concurrency: unauthenticated clients request them, and a hash can take a
-second.
+"""Password checks in threads, with limited concurrency.
 
-At most `concurrent` checks run, including those of disconnected callers. Addresses are served round robin, and users
-within an address. An address with too many wrong passwords is delayed.
+The limits are necessary because unauthenticated clients request the checks, and a hash can take a second.
+
+At most `concurrent` checks run, including checks whose clients have disconnected. Addresses are served round robin, and
+so are the users of one address. An address with too many wrong passwords is delayed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FAILURES_AT_ONCE = 10
 
 
 class CheckLimits(NamedTuple):
-    """Limits from the configuration."""
+    """Configured limits of password checks."""
 
     concurrent: int
     pending: int
@@ -34,7 +35,7 @@ class CheckLimits(NamedTuple):
 
 
 class PasswordChecks(Admissions[str, None]):
-    """Admits password checks by client address, on one loop."""
+    """Queue of password checks, fair by client address. Used on one event loop."""
 
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
@@ -48,8 +49,10 @@ class PasswordChecks(Admissions[str, None]):
         return len(self._queue)
 
     async def check(self, address: str, name: str, verify: Callable[[], bool]) -> bool:
-        """Run `verify` in a thread, in fair order of `address`, and of `name` within it. Raises TooManyRequests if the
-        queue is full or the check takes too long.
+        """Run `verify` in a thread when a thread is available. Raises TooManyRequests if the queue is full or the check
+        takes too long.
+
+        The queue is fair by `address`, and by `name` (the user's queue) within an address.
         """
         try:
             await self._queue.enter(address, self._limits.timeout_s, name)
@@ -89,8 +92,8 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the milliseconds until a waiting address may fail again. Return None while all threads are busy,
-        because the end of a check admits the next.
+        """Return the time in milliseconds until the delay of one of these addresses ends. None while all threads are
+        busy, because the end of a running check admits the next one.
         """
         if self.running >= self._limits.concurrent:
             return None

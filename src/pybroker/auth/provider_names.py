@@ -1,4 +1,4 @@
-"""Pulsar's class names of authentication providers, and their method names."""
+"""Class names of Pulsar's authentication providers, and the corresponding method names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ METHODS = {
 
 
 def method_of(provider: str) -> str:
-    """Return the method of a provider's class name or short name. Raises ConfigError for an unsupported provider."""
+    """Return the method for a provider's class name or short name. Raises ConfigError if the provider is not
+    supported.
+    """
     method = METHODS.get(provider)
     if method is None:
         known = ", ".join(METHODS)

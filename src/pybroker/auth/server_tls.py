@@ -1,7 +1,7 @@
-"""TLS of the listeners: context, client certificates and certificate renewal.
+"""TLS of the listeners: TLS context, client certificates, and certificate renewal.
 
-The minimum version is TLS 1.2. TLS sessions are never resumed: a resumed session would skip the client certificate
-check, even after its authority was removed.
+The minimum version is TLS 1.2. TLS sessions are never resumed, because a resumed session would skip the check of the
+client certificate, even after its authority was removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
-    """Return the context of the TLS listeners. Raises ConfigError that names the invalid key."""
+    """Return the context of the TLS listeners. Raises ConfigError with the invalid configuration key."""
     if config.tls_enabled_with_key_store:
         raise ConfigError(
             "tlsEnabledWithKeyStore is not supported: set tlsCertificateFilePath and tlsKeyFilePath to PEM files"
@@ -106,8 +106,8 @@ def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVers
 
 
 def openssl_ciphers(names: Sequence[str]) -> list[str]:
-    """Return OpenSSL's names of `tlsCiphers`, which may be Java's names. TLS 1.3 ciphers are omitted: Python cannot
-    select them, and all are secure.
+    """Convert `tlsCiphers` to OpenSSL names. The input may contain Java names. TLS 1.3 ciphers are omitted, because
+    Python cannot select them and all of them are secure.
     """
     return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
 
@@ -134,7 +134,7 @@ def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCe
 
 
 class FileMark(NamedTuple):
-    """File attributes that change when the file is replaced."""
+    """Attributes of a file that change when the file is replaced."""
 
     path: str
     modified_ns: int
@@ -151,11 +151,11 @@ def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list
 class CertificateRefresher:
     """Reloads certificate files. New handshakes use the new files; existing connections continue.
 
-    Invariant: unusable files, such as half-written ones, change nothing and are retried.
+    Invariant: invalid files (such as half-written files) do not replace the current certificates, and are read again
+    later.
     """
 
     def __init__(self, context: ssl.SSLContext, config: BrokerConfig, stats: BrokerStats) -> None:
-        """`stats` receives the expiry time of the certificate."""
         self._config = config
         self._stats = stats
         self._current = context
@@ -166,14 +166,16 @@ class CertificateRefresher:
         self._note_expiry()
 
     async def run(self) -> None:
-        """Check the files every tlsCertRefreshCheckDurationSec until cancelled. Return at once if that is 0."""
+        """Check the files every tlsCertRefreshCheckDurationSec until cancelled. Return immediately if the interval is
+        0.
+        """
         period_s = self._config.tls_cert_refresh_check_duration_sec
         while period_s > 0:
             await asyncio.sleep(period_s)
             self.refresh()
 
     def refresh(self) -> bool:
-        """Load the current files. Return whether they changed."""
+        """Load the current files. Return whether they had changed."""
         present = self._marks()
         changed = changed_files(self._seen, present)
         if not changed:

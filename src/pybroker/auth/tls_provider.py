@@ -1,4 +1,4 @@
-"""Method `tls`: the role is the common name of the verified client certificate."""
+"""Authentication method `tls`: the role is the common name in the verified client certificate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Provider `tls`. It ignores all data that the client sends."""
+    """Provider of the method `tls`. Ignores all credentials in CONNECT and HTTP headers."""
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:

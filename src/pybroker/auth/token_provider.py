@@ -1,6 +1,6 @@
-"""Method `token`: JSON web tokens signed with a shared secret or a private key.
+"""Authentication method `token`: JSON web tokens, signed with a shared secret or a private key.
 
-Only algorithms of the configured key's family are accepted. Therefore a public key cannot be used as a shared secret,
+Only the algorithms of the configured key's family are accepted. So a public key cannot be misused as a shared secret,
 and unsigned tokens fail. Validity periods are compared with the caller's clock.
 """
 
@@ -30,7 +30,7 @@ _EC_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES51
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """The `token...` configuration keys."""
+    """Configuration keys that start with `token`."""
 
     secret_key: str = ""
     public_key: str = ""
@@ -48,7 +48,7 @@ class _VerifyingKey:
 
 
 class TokenProvider(AuthenticationProvider):
-    """Verifies tokens against one configured key."""
+    """Verifies tokens with one configured key."""
 
     def __init__(self, settings: TokenSettings) -> None:
         import jwt  # noqa: PLC0415  (slow, with cryptography: only its users wait for it)
@@ -87,7 +87,9 @@ class TokenProvider(AuthenticationProvider):
         raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """Refuse a token outside its validity period. Return the expiry time."""
+        """Check the validity period of the token. Return its expiry time, None without one. Raises
+        AuthenticationError.
+        """
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
@@ -132,12 +134,14 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which would never expire."""
+    """Reject NaN and Infinity in a token, because such an expiry time would never pass."""
     raise ValueError(f"{text} in a token")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """Return the possible secrets: the file's bytes and, if they are Base64, the decoded bytes, because tools differ."""
+    """Return the possible secrets: the bytes of the file and, if these are Base64, the decoded bytes, because tools
+    differ.
+    """
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
     keys = []

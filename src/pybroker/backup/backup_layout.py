@@ -1,6 +1,6 @@
-"""The files of a backup directory.
+"""Files of a backup directory.
 
-    backup.json                           format, and the lineage: the id of the history of data to which all restore points belong
+    backup.json                           format, and lineage: the id of the data history that all restore points belong to
     ledgers/<ledger id>.ledger            segment files, shared by the restore points
     ledgers.jsonl                         length and checksum of each copied segment file; the last line of a ledger counts
     restore-points/<time>-<id>/
@@ -8,8 +8,8 @@
         checkpoint.db, metadata.db        as a clean stop at that moment would have left them
 
 A restore point needs the first `length` bytes of each of its segment files. A segment file only grows until it is
-sealed, so a later backup appends to the file, and earlier restore points stay valid. A ledger id may have other content
-in another lineage, which therefore needs another backup directory.
+sealed, so a later backup appends to the file, and earlier restore points stay valid. In another lineage, a ledger with
+the same id may have different content, so each lineage needs its own backup directory.
 
 Pure, except for the functions that read and write one small file.
 """
@@ -43,7 +43,7 @@ _Value = TypeVar("_Value")
 
 
 class BackupError(StoreError):
-    """A backup or a restore failed. The text names the file and the remedy."""
+    """A backup or restore failed. The text contains the file and the remedy."""
 
 
 class BackupHead(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class BackupHead(msgspec.Struct, frozen=True):
 
 
 class CopiedLedger(msgspec.Struct, frozen=True):
-    """The first `length` bytes of a segment file, and their CRC32C."""
+    """Length and CRC32C of the copied part of a segment file, which starts at byte 0."""
 
     ledger: int
     length: int
@@ -70,7 +70,9 @@ class StoredDatabase(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One restore point. It contains everything with a receipt before `createdMs` (of the broker's clock)."""
+    """One restore point. It contains all data that was confirmed with a receipt before `createdMs` (by the broker's
+    clock).
+    """
 
     format: int
     lineage: str
@@ -85,13 +87,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def point_name(created_ms: int, snapshot_id: str) -> str:
-    """Return the directory name of a restore point; the names sort by time."""
+    """Return the directory name of a restore point. The names sort by time."""
     seconds, milliseconds = divmod(created_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{milliseconds:03d}Z-{snapshot_id[:8]}"
 
 
 def encode_checked(value: msgspec.Struct) -> bytes:
-    """Return a line of JSON and a line with its CRC32C."""
+    """Return two lines: the value as JSON, and the CRC32C of the first line."""
     data = msgspec.json.encode(value)
     return data + f"\n{crc32c(data):08x}\n".encode()
 
@@ -117,8 +119,8 @@ def encode_ledger_line(copied: CopiedLedger) -> bytes:
 
 
 def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
-    """Return the last line of each ledger. Damaged lines, such as a torn last one, are ignored: their files are copied
-    again.
+    """Return the last line of each ledger. Damaged lines, such as an incomplete last line, are ignored, so their files
+    are copied again.
     """
     copied: dict[int, CopiedLedger] = {}
     for line in data.split(b"\n"):
@@ -133,7 +135,7 @@ def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
 
 
 class CopyTask(msgspec.Struct, frozen=True):
-    """Copy the bytes of a segment file from `offset` to `length`. `crc` covers the bytes before `offset`."""
+    """Bytes to copy from a segment file: from `offset` to `length`. `crc` covers the bytes before `offset`."""
 
     ledger: int
     offset: int
@@ -146,9 +148,9 @@ def plan_copies(
 ) -> tuple[list[CopyTask], list[CopiedLedger]]:
     """Return the necessary copies, and the segment files that the backup already contains.
 
-    `file_sizes` are those of the snapshot. `end_offsets` are the valid lengths of unsealed ledgers according to its
-    `checkpoint.db`; bytes after them belong to no checkpoint. Raises BackupError if the backup contains more of a
-    ledger than the snapshot.
+    `file_sizes`: sizes of the segment files in the snapshot. `end_offsets`: valid lengths of unsealed ledgers, from the
+    snapshot's `checkpoint.db`; later bytes belong to no checkpoint. Raises BackupError if the backup contains more
+    bytes of a ledger than the snapshot.
     """
     tasks, unchanged = [], []
     for ledger_id, size in sorted(file_sizes.items()):
@@ -174,7 +176,9 @@ def plan_copies(
 
 
 def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
-    """Return ledgers that were deleted between the checkpoint and the hard links. Their rows must be removed."""
+    """Return ledgers that were deleted after the checkpoint and before the hard links were created. Their rows must be
+    removed.
+    """
     return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
 
 

@@ -1,10 +1,11 @@
-"""Writes a restore point into a backup directory, from a data snapshot or from the directory of a stopped broker.
+"""Writer of restore points, from a data snapshot or from the data directory of a stopped broker.
 
-Operation: segment files first, each with a line in `ledgers.jsonl` after its bytes are durable and verified; then the
-databases; then the manifest, in a directory that is renamed when it is complete. An interrupted backup leaves no
-restore point, and the next one continues after the last complete segment file.
+Operation: segment files are copied first. When the bytes of a file are durable and verified, a line is added to
+`ledgers.jsonl`. Then the databases are copied, then the manifest is written, in a temporary directory that is renamed
+when it is complete. An interrupted backup leaves no restore point; the next backup continues after the last complete
+segment file.
 
-Blocking. One writer at a time for each backup directory (a lock on `backup.json`).
+Concurrency: blocking. A lock on `backup.json` admits one writer per backup directory.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from pybroker.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """The files of one moment: `directory` contains `ledgers/` and both databases."""
+    """Files of one moment. `directory` contains `ledgers/` and both databases."""
 
     directory: Path
     snapshot_id: str
@@ -70,7 +71,7 @@ class BackupSource:
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """A new restore point, and the bytes that it added to the backup."""
+    """A new restore point, and the number of bytes that it added to the backup."""
 
     point: str
     size_bytes: int
@@ -80,10 +81,10 @@ class BackupResult:
 
 
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
-    """Add a restore point to `target`, which is created if it does not exist.
+    """Add a restore point to `target`, which is created if it does not exist. Existing restore points never change.
 
-    Raises BackupError if `target` is no backup directory, contains the backup of another lineage, or is in use; raises
-    OSError, for example without disk space. Existing restore points never change.
+    Raises BackupError if `target` is not a backup directory, contains the backup of another lineage, or is in use.
+    Raises OSError, for example if the disk is full.
     """
     try:
         with _opened(target, source.lineage):
@@ -93,8 +94,8 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` restore points, and the segment files that no other needs. Return the deleted
-    names.
+    """Delete all restore points but the newest `keep`, and the segment files that only they need. Return the names of
+    the deleted restore points.
     """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)
@@ -193,9 +194,10 @@ class _Writer:
 
 
 def _finish_checkpoint_db(path: Path, file_sizes: dict[int, int]) -> dict[int, int]:
-    """Change the copied table to that of a clean stop. Return the valid length of each unsealed ledger.
+    """Change the copied `checkpoint.db` to the state after a clean stop. Return the valid length of each unsealed
+    ledger.
 
-    After a clean stop no journal is needed, so the restored directory has none.
+    After a clean stop no journal is needed, so the restored directory has no journal.
     """
     table = CheckpointTable(Disk(), path, "")
     try:
@@ -254,9 +256,10 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
 
 
 def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: str) -> BackupSource:
-    """Return the source for a stopped broker whose directory the caller has locked. Raises BackupError.
+    """Return the source for the data directory of a stopped broker, which the caller has locked.
 
-    After any other end than a clean stop, the journal would contain data that the backup lacks.
+    Raises BackupError if the broker was not stopped cleanly, because its journal would contain data that the backup
+    lacks.
     """
     if not (data / "checkpoint.db").exists() or not (data / "metadata.db").exists():
         raise BackupError(f"{data} is not the data directory of a broker: checkpoint.db or metadata.db is missing")

@@ -1,18 +1,19 @@
 """Data snapshots: the content of a running broker's data directory at one moment.
 
-Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. While the metadata store is paused,
-read transactions fix the content of both databases, and each segment file gets a hard link in `snapshots/<id>/`. Then
-the broker continues, and the databases are copied. A segment file only grows, and a link outlives the deletion of the
-original.
+Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. Then the metadata store is paused.
+During the pause, read transactions fix the content of both databases, and each segment file gets a hard link in
+`snapshots/<id>/`. After the pause, the databases are copied. Segment files only grow, and a hard link outlives the
+deletion of the original file.
 
-Invariant: the snapshot is the state that a clean stop would have left, with everything that had a receipt before the
-request. Metadata does not change between the checkpoint's mark and the last link, and a ledger is deleted only after
+Invariant: the snapshot equals the state after a clean stop, with all data that was confirmed before the request.
+Metadata does not change between the mark of the checkpoint and the last link, and a ledger is deleted only when
 metadata no longer needs it.
 
-Limits: one snapshot at a time. It ends when it is released, or after `dataSnapshotTimeoutSeconds` without a renewal. A
-pause beyond `dataSnapshotPauseTimeoutMs` fails the snapshot. A broker that starts removes snapshots of earlier runs.
+Limits: one snapshot at a time. It is removed when it is released, or `dataSnapshotTimeoutSeconds` after its last
+renewal. A snapshot fails if the pause exceeds `dataSnapshotPauseTimeoutMs`. When a broker starts, it removes snapshots
+of earlier runs.
 
-Concurrency: the event loop; files are linked and copied in threads.
+Concurrency: runs on the event loop; files are linked and copied in threads.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 
 class SnapshotInUse(StoreError):
-    """Another snapshot exists."""
+    """Another data snapshot exists."""
 
 
 @dataclass(slots=True)
 class DataSnapshot:
-    """One snapshot. `lineage` identifies the history of the data; a restored directory gets a new one."""
+    """One data snapshot. `lineage` identifies the history of the data; a restored data directory gets a new lineage."""
 
     snapshot_id: str
     directory: Path
     lineage: str
     created_ms: int
     paused_ms: float
-    """How long metadata requests waited, in milliseconds."""
+    """Duration of the pause of the metadata store, in milliseconds."""
     expires_ms: float
-    """On the monotonic clock."""
+    """Expiry time by the monotonic clock."""
 
 
 class DataSnapshots:
-    """Owner of the snapshots of one data directory."""
+    """Manager of the data snapshots of one data directory."""
 
     def __init__(self, directory: Path, store: LocalStore, metadata: SqliteMetadataStore, runtime: Runtime) -> None:
         self._directory = directory
@@ -79,7 +80,9 @@ class DataSnapshots:
         self.current: DataSnapshot | None = None
 
     async def create(self) -> DataSnapshot:
-        """Take a snapshot. Raises SnapshotInUse, and StoreError if it fails; then its files are removed."""
+        """Take a snapshot. Raises SnapshotInUse if one exists. Raises StoreError on failure, after removing the
+        files.
+        """
         if self._creating.locked() or self.current is not None:
             raise SnapshotInUse(self._in_use_text())
         async with self._creating:
@@ -102,7 +105,7 @@ class DataSnapshots:
         return snapshot
 
     def renew(self, snapshot_id: str) -> DataSnapshot | None:
-        """Restart the timeout. Return None if there is no such snapshot."""
+        """Restart the expiry time. Return None if the snapshot does not exist."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return None
@@ -110,7 +113,7 @@ class DataSnapshots:
         return snapshot
 
     async def release(self, snapshot_id: str) -> bool:
-        """Remove a snapshot. Return False if there is no such snapshot."""
+        """Remove a snapshot. Return False if it does not exist."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return False
@@ -174,7 +177,6 @@ class DataSnapshots:
         raise StoreError("the ledger store makes no checkpoint, because it has failed or is closing")
 
     async def _lineage(self) -> str:
-        """Return the id of this history of the data, created by the first snapshot."""
         found = await self._metadata.get(BACKUP_LINEAGE)
         if found is None:
             lineage = f"{self._runtime.random.getrandbits(128):032x}"
@@ -186,7 +188,9 @@ class DataSnapshots:
         return found.value.decode()
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run `work` in a thread. A cancelled caller still waits for its end, because it then removes the directory."""
+        """Run `work` in a thread. A cancelled caller still waits for the end of `work`, because the caller then removes
+        the directory.
+        """
         return await self._tasks.run_to_end(asyncio.to_thread(work, *arguments), "files")
 
     async def _expire(self, snapshot: DataSnapshot) -> None:
@@ -223,8 +227,8 @@ def _remove(directory: Path) -> None:
 
 
 def _link_files(source: Path, target: Path, linked: AbstractSet[str]) -> frozenset[str]:
-    """Change `target` until it has a link of each segment file in `source`, and no other. `linked` are the existing
-    ones.
+    """Update `target` so that it contains links to exactly the segment files in `source`. `linked`: the existing
+    links.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     present = {entry.name for entry in os.scandir(source) if parse_segment_name(entry.name) is not None}

@@ -1,7 +1,7 @@
-"""Durable, verified copies of files in chunks, with a rate limit and progress.
+"""Durable, verified copies of files in chunks, with a rate limit and progress reports.
 
-Blocking. A written file is synced, dropped from the page cache where possible, and read again, so its checksum is that
-of the device.
+Blocking. A written file is synced, dropped from the page cache where possible, and read again, so that the checksum
+verifies the data on the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DROP = getattr(os, "POSIX_FADV_DONTNEED", None)
 
 
 class Progress(Protocol):
-    """Receives progress of a long operation. It may raise to stop the operation."""
+    """Receiver of progress reports. It may raise to stop the operation."""
 
     def begin(self, total_bytes: int, what: str) -> None: ...
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 class RateLimit:
-    """Delays the caller to at most `bytes_per_s` on average; None for no limit."""
+    """Delays the caller so that the average rate is at most `bytes_per_s`; None for no limit."""
 
     def __init__(
         self,
@@ -54,17 +54,18 @@ class RateLimit:
 
 
 class FileCopier:
-    """Copies ranges of files with one rate limit and one progress report."""
+    """Copies parts of files, with a shared rate limit and progress report."""
 
     def __init__(self, rate: RateLimit, progress: Progress) -> None:
         self._rate = rate
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` to the same offset in `target`, and truncate `target` there.
+        """Copy the bytes from `offset` to `length` to the same offset in `target`, and truncate `target` at `length`.
 
-        `crc` is the checksum of the bytes before `offset`. Return that of all `length` bytes, read back from the
-        target. Raises OSError, and BackupError if the source is shorter or the target returns other bytes.
+        `crc`: checksum of the bytes before `offset`. Return the checksum of all `length` bytes, read back from the
+        target. Raises OSError, and BackupError if the source is too short or the target returns other bytes than were
+        written.
         """
         written_crc = crc
         with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:
@@ -80,7 +81,7 @@ class FileCopier:
         return written_crc
 
     def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
-        """Return `crc` continued over the bytes from `offset` to `length`, read from the device."""
+        """Read the bytes from `offset` to `length` from the device. Return their checksum, continued from `crc`."""
         with path.open("rb", buffering=0) as file:
             if _DROP is not None:
                 os.posix_fadvise(file.fileno(), 0, 0, _DROP)
@@ -102,7 +103,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, because it contains messages."""
+    """Open a file with access for its owner only, because it contains messages. For use as `opener` of `open`."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
 
 

@@ -1,10 +1,11 @@
 """Restores a restore point into an empty data directory, and verifies backups.
 
-Operation: `restore.incomplete` is written first and removed last; a broker does not start while it exists. Every file
-is copied, synced, read back, and compared with the checksum in the manifest. A repeated call skips complete files.
+Operation: the file `restore.incomplete` is written first and removed last; a broker does not start while it exists.
+Every file is copied, synced, read back, and compared with the checksum in the manifest. After an interruption, a
+repeated call skips complete files.
 
-The restored directory is that of a clean stop at the moment of the restore point. It begins a new lineage, so its
-backups need another backup directory. Blocking.
+The restored directory equals the state after a clean stop at the moment of the restore point. It starts a new lineage,
+so its backups need another backup directory. Blocking.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """The restored restore point."""
+    """Result of a restore."""
 
     point: str
     created_ms: int
@@ -45,10 +46,10 @@ class RestoreResult:
 
 
 def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Progress) -> RestoreResult:
-    """Make `data` the data directory of restore point `point`; an empty `point` is the newest.
+    """Restore the restore point `point` into the data directory `data`. An empty `point` means the newest one.
 
-    Raises BackupError for a damaged or incomplete backup and for a directory with other data; DataDirectoryInUse and
-    ForeignDirectory; OSError. The backup is never changed. After an error the call can be repeated.
+    Raises BackupError if the backup is damaged or incomplete, or if `data` contains other data; DataDirectoryInUse;
+    ForeignDirectory; OSError. The backup is never changed. After an error, the call can be repeated.
     """
     point = point or newest_point(backup)
     manifest = read_manifest(backup, point)
@@ -86,10 +87,9 @@ def newest_point(backup: Path) -> str:
 
 
 def verify_backup(backup: Path, rate: RateLimit, progress: Progress) -> tuple[int, list[str]]:
-    """Read every file of every restore point. Return the number of restore points, and a sentence for each damaged
-    file.
+    """Read every file of every restore point. Return the number of restore points, and one sentence per damaged file.
 
-    Raises BackupError for a damaged `backup.json`, and OSError.
+    Raises BackupError if `backup.json` is damaged, and OSError.
     """
     read_head(backup)
     names = restore_points(backup)

@@ -1,11 +1,11 @@
-"""An asyncio client of Apache BookKeeper: ledgers on several bookies, without dependencies on the broker.
+"""An asyncio client of Apache BookKeeper, which stores ledgers on several bookies. It does not depend on the broker.
 
 Start with `client.py`: it creates, recovers, closes and deletes ledgers. `ledger_writer.py`, `ledger_reader.py` and
 `ledger_recovery.py` do the work; `bookie_pool.py` and `bookie_connection.py` have the connections; `metadata_store.py`
 has the interfaces to the metadata, `zookeeper_metadata.py` their implementation.
 
-Rules without IO: `protocol/` and `ledger_metadata.py` (bytes), `append_state.py`
-(acknowledgements and the change of an ensemble), `quorums.py` (what answers prove), `bookie_choice.py`, `ledger_paths.py`.
+Rules without IO: `protocol/` and `ledger_metadata.py` (bytes), `append_state.py` (acknowledgements and the change of an
+ensemble), `quorums.py` (which conclusions the responses of bookies allow), `bookie_choice.py`, `ledger_paths.py`.
 
 API::
 

@@ -1,7 +1,7 @@
 """The rules of a ledger's writer: unconfirmed entries, acknowledgements of bookies, and the change of the ensemble.
 
 Invariants: entries are confirmed in order, each with A acknowledgements of its write set in the current ensemble;
-nothing is confirmed while the ensemble changes, because the new segment begins behind the last confirmed entry.
+nothing is confirmed while the ensemble changes, because the new segment begins after the last confirmed entry.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pybroker.bookkeeper.quorums import Quorums, replaced_indexes
 class PendingEntry:
     """An entry that is not confirmed. `acked` and `refused` have a bit for each index of the ensemble.
 
-    `tick`: when it was appended, by the number of the writer's checks of time. `is_doubtful`: a bookie that is no longer
-    asked, or did not answer, may have stored it.
+    `tick`: the time of the append, as the number of the writer's timeout checks until then. `is_doubtful`: a bookie
+    that was replaced, or did not respond, may have stored it.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class PendingEntry:
 
 
 class AppendState:
-    """What the writer knows. Its caller sends frames and changes metadata."""
+    """The state of one writer. Its caller sends frames and changes metadata."""
 
     def __init__(self, quorums: Quorums, ensemble: tuple[str, ...], last_confirmed: int, length_bytes: int) -> None:
         self.ensemble = ensemble
@@ -54,7 +54,7 @@ class AppendState:
         self.last_pushed = last_confirmed
         self.length_bytes = length_bytes
         self.pending: dict[int, PendingEntry] = {}
-        """In the order of their ids."""
+        """Unconfirmed entries in the order of their ids."""
         self.pending_bytes = 0
         self.is_changing = False
         self.failed: set[int] = set()
@@ -103,7 +103,7 @@ class AppendState:
         return confirmed
 
     def add_failed(self, entry_id: int, index: int, bookie_id: str, *, is_refused: bool) -> bool:
-        """Record that a bookie did not store an entry. Return True if it has to be replaced.
+        """Record that a bookie did not store an entry. Return True if the bookie has to be replaced.
 
         `is_refused`: the bookie certainly did not store it.
         """
@@ -125,9 +125,9 @@ class AppendState:
         self.is_changing = True
 
     def end_change(self, ensemble: tuple[str, ...]) -> list[tuple[PendingEntry, int]]:
-        """Take over the new ensemble. Return the entries to send again, each with the index of its new bookie.
+        """Use the new ensemble from now on. Return the entries to send again, each with the index of its new bookie.
 
-        The caller confirms entries afterwards (`take_confirmed`).
+        The caller then confirms entries (`take_confirmed`).
         """
         assert self.is_changing
         replaced = replaced_indexes(self.ensemble, ensemble)
@@ -152,7 +152,7 @@ class AppendState:
         return not entry.is_doubtful and not entry.acked and entry.refused & mask == mask
 
     def drop_pending(self) -> list[PendingEntry]:
-        """Remove and return all unconfirmed entries: the writer has failed."""
+        """Remove and return all unconfirmed entries, because the writer has failed."""
         dropped = list(self.pending.values())
         self.pending.clear()
         self.pending_bytes = 0

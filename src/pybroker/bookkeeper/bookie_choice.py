@@ -1,4 +1,4 @@
-"""Choice of bookies for ensembles: at random, and without those that failed often (quarantine)."""
+"""Choice of bookies for ensembles: at random, preferably without bookies that failed often (quarantine)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Chance(Protocol):
 
 
 class Quarantine:
-    """Bookies that failed `threshold` times within an interval are not chosen for new ensembles for some time."""
+    """Bookies that failed `threshold` times within an interval. For some time they are not chosen for new ensembles."""
 
     def __init__(self, threshold: int, interval_ms: float, duration_ms: float) -> None:
         self._threshold = threshold
@@ -25,7 +25,7 @@ class Quarantine:
         self._until_ms: dict[str, float] = {}
 
     def failed(self, bookie_id: str, now_ms: float) -> bool:
-        """Count a failure. Return True if the bookie enters quarantine by it."""
+        """Count a failure. Return True if the bookie enters quarantine because of it."""
         since_ms, count = self._failures.get(bookie_id, (now_ms, 0))
         if now_ms - since_ms > self._interval_ms:
             since_ms, count = now_ms, 0

@@ -1,12 +1,12 @@
 """One connection to a bookie, with many requests in flight (protocol version 2).
 
-Operation: requests of one loop iteration are written together. Answers are matched by operation, ledger and entry, so a
-second request with the same key waits for the answer to the first one.
+Operation: requests of one loop iteration are written together. Responses are matched by operation, ledger and entry, so
+a second request with the same key waits for the first response.
 
-Failure: after a time-out, an answer to no request, or a lost connection, all requests end with `UNREACHABLE` and the
-connection is not used again: a late answer can never be taken for that of a later request.
+Failure: after a timeout, a response to no request, or a lost connection, all requests end with `UNREACHABLE` and the
+connection is not used again: a late response can never be taken for the response to a later request.
 
-Limitations: the caller bounds what it sends, by `unanswered_bytes`.
+Limitations: the caller must limit the sent data, by `unanswered_bytes`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 class AddListener(Protocol):
-    """A writer, which is notified of the answers to its adds."""
+    """A writer, which is notified of the responses to its adds."""
 
     def add_answered(self, entry_id: int, index: int, bookie_id: str, code: int) -> bool:
-        """Take an answer. Return True if entries may be confirmed: `confirm` is then called once after a group of answers."""
+        """Handle the response to an add. Return True if entries may be confirmed: `confirm` is then called once after a
+        group of responses.
+        """
 
     def confirm(self) -> None: ...
 
 
 class ReadResult(NamedTuple):
-    """The answer to a read: a code, and the stored entry or entries."""
+    """The response to a read: a code, and the stored entry or entries."""
 
     code: int
     body: bytes
 
 
 class _Add:
-    """`tick`: when it was sent, by the number of checks of the time-outs: reading the clock for each request costs more."""
+    """An add in flight. `tick`: the time of sending, as the number of timeout checks until then, because reading the
+    clock for each request costs more.
+    """
 
     __slots__ = ("entry_id", "frame", "index", "ledger_id", "listener", "tick")
 
@@ -80,7 +84,7 @@ OpenTransport: TypeAlias = Callable[[BookieAddress, asyncio.Protocol], Awaitable
 
 
 class BookieConnection(asyncio.Protocol):
-    """Connects by `connect`, which the owner runs as a task; requests may be made before."""
+    """One connection to a bookie. The owner runs `connect` as a task; requests may be made before it is connected."""
 
     def __init__(self, bookie_id: str, options: BookKeeperOptions, closed: Callable[[BookieConnection], None]) -> None:
         self.bookie_id = bookie_id
@@ -103,7 +107,7 @@ class BookieConnection(asyncio.Protocol):
         self._last_request_id = 0
 
     async def connect(self, address: BookieAddress, open_transport: OpenTransport) -> None:
-        """Connect, or close with a reason."""
+        """Connect to the bookie. On failure, close the connection with the reason."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 await open_transport(address, self)
@@ -130,14 +134,14 @@ class BookieConnection(asyncio.Protocol):
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> asyncio.Future[ReadResult]:
-        """Read a stored entry. The future ends with a result, never with an error."""
+        """Request a stored entry. The future resolves to a result and never raises."""
         frame = read_request(ledger_id, entry_id, flags, master_key)
         return self._begin_read((READ, ledger_id, entry_id), frame)
 
     def batch_read(
         self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int
     ) -> asyncio.Future[ReadResult]:
-        """Read consecutive entries: as many as the bookie has and the limits allow."""
+        """Request consecutive entries: as many as the bookie has and the limits allow. The future never raises."""
         self._last_request_id += 1
         frame = batch_read_request(ledger_id, first_entry_id, self._last_request_id, max_count, max_bytes)
         return self._begin_read((BATCH_READ, ledger_id, self._last_request_id), frame)
@@ -157,7 +161,7 @@ class BookieConnection(asyncio.Protocol):
         self._closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transport has another base class
         if self.is_closed:
             self._transport.abort()
         else:
@@ -243,7 +247,7 @@ class BookieConnection(asyncio.Protocol):
             self._send_read(key, request)
 
     def _schedule(self) -> None:
-        """Write at the end of this loop iteration, or when the connection is made; and check the time-outs."""
+        """Write at the end of this loop iteration, or when the connection is made; and check the timeouts."""
         if self._timer is None:
             self._arm()
         if not self._is_flush_scheduled and self._transport is not None:
@@ -264,7 +268,7 @@ class BookieConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._check_ms / 1000, self._check_time)
 
     def _check_time(self) -> None:
-        """Close the connection if the oldest add or read is too old. Requests are listed in the order of their sending."""
+        """Close the connection if its oldest request has timed out. Requests are listed in the order of sending."""
         self._timer = None
         self._tick += 1
         oldest_add = next(iter(self._adds.values()), None)
@@ -278,7 +282,7 @@ class BookieConnection(asyncio.Protocol):
             self._arm()
 
     def _age_ms(self, request: _Add | _Read) -> float:
-        """Return the least time since the request was sent; the time until the first check does not count."""
+        """Return a lower bound of the time since the request was sent: the time until the first check does not count."""
         return (self._tick - request.tick - 1) * self._check_ms
 
     def _fail_add(self, request: _Add) -> None:

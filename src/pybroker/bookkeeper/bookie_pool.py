@@ -25,14 +25,17 @@ async def open_tcp(address: BookieAddress, protocol: asyncio.Protocol) -> None:
 
 
 class Trouble(NamedTuple):
-    """A bookie whose connection failed, and which has not answered since. `since_ms`: the first failure, monotonic."""
+    """The failure of a bookie that has not responded since. `since_ms`: the first failure, by the monotonic clock."""
 
     since_ms: float
     reason: str
 
 
 class BookiePool:
-    """Connects to a bookie when it is first used, and again when it is used after a failure."""
+    """The bookies of one client.
+
+    It connects to a bookie when it is first used, and again when it is used after a failure.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class BookiePool:
         open_transport: OpenTransport = open_tcp,
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """Lost connections and time-outs by bookie."""
+        """Lost connections and timeouts by bookie."""
         self.ensemble_change_count = 0
         self.quarantine_count = 0
         self._registry = registry
@@ -62,7 +65,7 @@ class BookiePool:
         self.is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
-        """Return a connection. After a recent failure it is a closed one, whose requests fail at once."""
+        """Return the connection to a bookie. After a recent failure it is closed, so that its requests fail at once."""
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
             return connection
@@ -79,7 +82,10 @@ class BookiePool:
 
     @asynccontextmanager
     async def connected_v3(self, bookie_id: str) -> AsyncIterator[ConnectionV3]:
-        """Connect with protocol version 3 for the block. Raises BookieUnavailable."""
+        """Open a separate connection with protocol version 3 for the duration of the block.
+
+        Raises BookieUnavailable.
+        """
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         connection = ConnectionV3(bookie_id, self._options)
         try:
@@ -108,14 +114,14 @@ class BookiePool:
         return choose_bookies(count, healthy, set(usable).difference(healthy), self._chance)
 
     def failed(self, bookie_id: str) -> None:
-        """Count a failure that a writer observed."""
+        """Count a failure of a bookie that a writer observed."""
         self.failures[bookie_id] += 1
         if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
             self.quarantine_count += 1
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
     def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
-        """Return the bookies in the given order, those whose last connection failed at the end."""
+        """Return the bookies in the given order, with the bookies whose last connection failed at the end."""
         return sorted(bookie_ids, key=self._failed_ms.__contains__) if self._failed_ms else bookie_ids
 
     def close(self) -> None:
@@ -140,7 +146,7 @@ class BookiePool:
             logs.warning("bookie.disconnected", bookie=connection.bookie_id, reason=connection.close_reason)
 
     def works(self, bookie_id: str) -> None:
-        """Record that the bookie answered, so that readers prefer it again."""
+        """Record that the bookie responded, so that readers prefer it again."""
         self._failed_ms.pop(bookie_id, None)
         if self._troubles:
             self._troubles.pop(bookie_id, None)
@@ -148,7 +154,7 @@ class BookiePool:
     # --- the condition of bookies ------------------------------------------------------------------------------------
 
     def trouble(self, bookie_id: str) -> Trouble | None:
-        """Return the failure after which the bookie has not answered."""
+        """Return the failure since which the bookie has not responded; None if it responds."""
         connection = self._connections.get(bookie_id)
         if connection is not None and connection.has_answered and not connection.is_closed:
             self._troubles.pop(bookie_id, None)
@@ -158,7 +164,7 @@ class BookiePool:
         return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
 
     async def probe(self, bookie_id: str) -> None:
-        """Ask a bookie on a connection of its own whether it answers. A failure does not count as one of the bookie."""
+        """Check on a separate connection whether a bookie responds. A failure of this check is not counted."""
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None or self.is_closing:
             return

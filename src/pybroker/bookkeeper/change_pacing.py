@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class ChangePacing:
-    """Owned by a writer."""
+    """Ensemble changes of one writer without a confirmed entry between them."""
 
     __slots__ = ("_behind", "_changes", "_first_ms", "_has_waited", "_max_ms")
 
@@ -21,7 +21,7 @@ class ChangePacing:
         self._has_waited = False
 
     def wait_ms(self, last_confirmed: int) -> float:
-        """Return how long to wait before the next change; call `waited` afterwards. 0: change now."""
+        """Return how many milliseconds to wait before the next change; call `waited` after the wait. 0: change now."""
         if self._behind != last_confirmed:
             self._behind, self._changes, self._has_waited = last_confirmed, 0, False
         if not self._changes or self._has_waited:
@@ -32,7 +32,7 @@ class ChangePacing:
         self._has_waited = True
 
     def changed(self) -> bool:
-        """Record a change. Return whether it is logged."""
+        """Record a change. Return whether to log it."""
         self._has_waited = False
         self._changes += 1
         return self._changes == 1

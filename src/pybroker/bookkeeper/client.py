@@ -42,7 +42,9 @@ class Randomness(Chance, Protocol):
 
 
 class BookKeeperClient:
-    """Owns the connections to the bookies. `close` ends them; writers then report their pending entries as unknown."""
+    """A client of one cluster of bookies. Owns the connections; `close` ends them, and writers then report their
+    pending entries as unknown.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class BookKeeperClient:
         digest_type: DigestType | None = None,
         password: bytes | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. `digest_type`, `password` None: those of the options.
+        """Create a ledger and return its writer. Without `digest_type` or `password`, the options decide.
 
         Raises NotEnoughBookies, MetadataUnknown.
 
@@ -96,7 +98,9 @@ class BookKeeperClient:
             return self._writer(ledger_id, known, listener)
 
     async def _create(self, ledger_id: int, metadata: LedgerMetadata) -> VersionedMetadata:
-        """Store new metadata. After an unknown outcome, the token shows whether those found are ours."""
+        """Store the metadata of a new ledger. After an unknown outcome, the token in the stored metadata shows whether
+        this call wrote it.
+        """
         deadline_ms = self.clock.monotonic_ms() + self.options.metadata_timeout_ms
         while True:
             try:
@@ -118,11 +122,12 @@ class BookKeeperClient:
         return LedgerWriter(format_, metadata, self.pool, recorder, self.options, self._tasks, listener)
 
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Refuse further entries, wait for those in flight, and close the ledger for ever. Idempotent.
+        """Refuse further entries, wait for entries in flight, and close the ledger permanently. Idempotent.
 
-        The result is final and decides all unknown entries: those up to its last entry are stored, later ones are not.
-        Another client may have recovered the ledger: it then has at least the entries that were reported as stored.
-        Raises MetadataUnknown, NoSuchLedger, and what a recovery raises, as long as the contents are not decided.
+        The result is final and decides all unknown entries: entries up to the ledger's last entry are stored, later
+        ones are not. Another client may have recovered the ledger: it then has at least the entries that were reported
+        as stored. Raises MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not
+        decided.
         """
         writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
         await writer.drained()
@@ -145,12 +150,15 @@ class BookKeeperClient:
         return known.metadata
 
     async def open_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
-        """Return a reader without recovery, as other users of an open ledger need it. Raises NoSuchLedger, WrongKey."""
+        """Return a reader of a ledger without recovering it, for readers beside the writer of an open ledger.
+
+        Raises NoSuchLedger, WrongKey.
+        """
         known = await read_metadata(self._store, ledger_id)
         return self._reader(ledger_id, known.metadata, password)
 
     def metadata_of(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Return the metadata of an open ledger as its writer knows them."""
+        """Return the metadata of an open ledger as its writer knows it."""
         assert isinstance(writer.recorder, StoredEnsembles), "the writer of an open ledger"
         return writer.recorder.known.metadata
 
@@ -164,7 +172,7 @@ class BookKeeperClient:
         reader.renewed((await read_metadata(self._store, reader.ledger_id)).metadata)
 
     def read_copies(self, reader: LedgerReader, first_entry_id: int, last_entry_id: int) -> AsyncIterator[EntryCopies]:
-        """Read every copy of entries up to `last_entry_id`, to find missing, damaged and different ones."""
+        """Read every copy of the entries in a range, to find missing, damaged and different copies."""
         metadata = reader.metadata
         format_ = EntryFormat(reader.ledger_id, metadata.digest_type, metadata.password)
         return read_copies(format_, metadata, self.pool, self.options, first_entry_id, last_entry_id)
@@ -175,13 +183,13 @@ class BookKeeperClient:
         return self._reader(ledger_id, known.metadata, password)
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
+        """Read the metadata of a ledger. Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
         return decode_metadata((await self._store.read(ledger_id)).value)
 
     async def metadata_of_all(
         self, ledger_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, LedgerMetadata | InvalidMetadata]]:
-        """Yield the metadata of many ledgers, in order. Those that do not exist are left out. Raises MetadataUnknown."""
+        """Yield the metadata of many ledgers, in order. Ledgers that do not exist are skipped. Raises MetadataUnknown."""
         for start in range(0, len(ledger_ids), _METADATA_READS_AT_ONCE):
             some = ledger_ids[start : start + _METADATA_READS_AT_ONCE]
             try:
@@ -216,7 +224,10 @@ class BookKeeperClient:
         return self._store.ledger_pages()
 
     async def bookie_space(self, bookie_id: str) -> BookieSpace:
-        """Ask a bookie for the space of its disks. Raises BookieUnavailable and other errors of the bookie."""
+        """Ask a bookie for the free and total space of its disks.
+
+        Raises BookieUnavailable and other errors of the bookie.
+        """
         async with self.pool.connected_v3(bookie_id) as connection:
             return await connection.space()
 

@@ -1,6 +1,6 @@
 """A connection of protocol version 3 to one bookie, for operations that are rare and that version 2 lacks.
 
-Failure: after a time-out, an invalid answer or a lost connection, all requests fail with BookieUnavailable.
+Failure: after a timeout, an invalid response or a lost connection, all requests fail with BookieUnavailable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
 
 
 class ConnectionV3(asyncio.Protocol):
-    """The owner connects it, as `OpenTransport` does, before the first request."""
+    """A connection of protocol version 3. The owner connects it, as `OpenTransport` does, before the first request."""
 
     def __init__(self, bookie_id: str, options: BookKeeperOptions) -> None:
         self.bookie_id = bookie_id
@@ -46,17 +46,20 @@ class ConnectionV3(asyncio.Protocol):
         )
 
     async def read_lac(self, ledger_id: int) -> ExplicitLac:
-        """Raises NoSuchEntry (bookies answer it for unknown ledgers too), BookKeeperError."""
+        """Return the last confirmed entry that a bookie knows.
+
+        Raises NoSuchEntry (also for a ledger that the bookie does not know), BookKeeperError.
+        """
         result = await self._call(Operation.READ_LAC, ledger_id, lambda number: read_lac_request(number, ledger_id))
         assert isinstance(result, ExplicitLac)
         return result
 
     async def force(self, ledger_id: int) -> None:
-        """Make acknowledged entries durable that were added with deferred sync. Raises BookKeeperError."""
+        """Make entries durable that were added with deferred sync and acknowledged. Raises BookKeeperError."""
         await self._call(Operation.FORCE, ledger_id, lambda number: force_request(number, ledger_id))
 
     async def space(self) -> BookieSpace:
-        """Raises BookKeeperError."""
+        """Return the free and total space of the bookie's disks. Raises BookKeeperError."""
         result = await self._call(Operation.INFO, None, info_request)
         assert isinstance(result, BookieSpace)
         return result
@@ -79,7 +82,7 @@ class ConnectionV3(asyncio.Protocol):
             self._requests.pop(number, None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has another base class
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transport has another base class
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -103,7 +106,7 @@ class ConnectionV3(asyncio.Protocol):
         self.close(f"connection lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def close(self, reason: str) -> None:
-        """Fail all requests and close. Idempotent."""
+        """Close the connection. All requests fail with `reason`. Idempotent."""
         if self._close_reason is not None:
             return
         self._close_reason = reason

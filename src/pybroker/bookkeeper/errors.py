@@ -38,7 +38,7 @@ class LedgerExists(BookKeeperError):
 
 
 class LedgerClosed(BookKeeperError):
-    """This writer was closed and takes no more entries."""
+    """This writer was closed and accepts no more entries."""
 
 
 class TooManyPending(BookKeeperError):
@@ -97,15 +97,15 @@ class UnsupportedVersion(BookieRefusal, code=103):
 
 
 class LedgerFenced(BookieRefusal, code=104):
-    """Another client recovers or has recovered the ledger: it takes no more entries of this writer."""
+    """Another client recovers or has recovered the ledger, which accepts no more entries of this writer."""
 
 
 class ReadOnlyBookie(BookieRefusal, code=105):
-    """The bookie takes no entries, for example because its disk is full."""
+    """The bookie accepts no entries, for example because its disk is full."""
 
 
 class TooManyRequests(BookieRefusal, code=106):
-    """The bookie has too many requests."""
+    """The bookie refuses the request, because it has too many."""
 
 
 class UnknownLedgerState(BookieRefusal, code=107):
@@ -118,9 +118,9 @@ class OtherRefusal(BookieRefusal, code=-1):
 
 OK = 0
 UNREACHABLE = -2
-"""Not a code of bookies: the connection was lost, or the answer did not arrive in time."""
+"""Not a code that bookies send: the connection was lost, or the response did not arrive in time."""
 DAMAGED = -3
-"""Not a code of bookies: the entry in the answer does not match its digest."""
+"""Not a code that bookies send: the entry in the response does not match its digest."""
 
 
 def error_of(code: int, text: str) -> BookKeeperError:

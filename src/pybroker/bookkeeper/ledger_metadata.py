@@ -21,7 +21,7 @@ _VERSION_3 = _HEAD + b"3\n"
 
 
 class LedgerState(IntEnum):
-    """A ledger goes through these states in their order; recovery may be left out."""
+    """The state of a ledger. The states follow in this order; IN_RECOVERY may be skipped."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -30,7 +30,7 @@ class LedgerState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of entries with one ensemble: from `first_entry_id` up to the next segment."""
+    """Consecutive entries with the same ensemble: from `first_entry_id` up to the next segment."""
 
     first_entry_id: int
     ensemble: tuple[str, ...]
@@ -38,7 +38,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """`last_entry_id` and `length_bytes` count only in a closed ledger. `unknown` has fields of newer versions, encoded."""
+    """The decoded metadata of one ledger. `last_entry_id` and `length_bytes` are valid only if it is closed. `unknown`:
+    encoded fields of newer versions.
+    """
 
     quorums: Quorums
     digest_type: DigestType
@@ -63,7 +65,7 @@ class LedgerMetadata:
         raise AssertionError("the first segment begins at 0")
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
-        """Return the metadata with another ensemble from `first_entry_id` on; that of an empty last segment is replaced."""
+        """Return the metadata with another ensemble from `first_entry_id` on; an empty last segment is replaced."""
         kept = self.segments
         if kept[-1].first_entry_id == first_entry_id:
             kept = kept[:-1]
@@ -139,7 +141,7 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
         raise InvalidMetadata(f"An ensemble in the ledger metadata does not have {quorums.ensemble_size} bookies.")
     if any(len(set(each.ensemble)) != len(each.ensemble) for each in segments):
-        raise InvalidMetadata("An ensemble in the ledger metadata names a bookie twice.")
+        raise InvalidMetadata("An ensemble in the ledger metadata contains a bookie twice.")
     is_closed = state is LedgerState.CLOSED
     last_entry_id = form.last_entry_id if is_closed else -1
     if is_closed and (not form.HasField("last_entry_id") or last_entry_id < -1 or form.length < 0):

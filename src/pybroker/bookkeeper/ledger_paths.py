@@ -1,4 +1,4 @@
-"""Names of ledgers below the root node of BookKeeper, as its hierarchical ledger manager gives them."""
+"""Paths of ledgers below the root node of BookKeeper, as its hierarchical ledger manager builds them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from itertools import pairwise
 
 SHORT_IDS_END = (1 << 31) - 1
-"""The first id with a long name, which is also the end of the counter of short ids: 2^31 - 1 itself is a long one."""
+"""The first id with a path of five parts.
+
+It is also the end of the counter of short ids: 2^31 - 1 itself has five parts.
+"""
 _SHORT_DIGITS, _LONG_DIGITS = 10, 19
 _SHORT_CUTS, _LONG_CUTS = (2, 6), (3, 7, 11, 15)
 _SHORT = re.compile(r"(\d{2})/(\d{4})/L(\d{4})")
@@ -15,7 +18,9 @@ MAX_LEDGER_ID = (1 << 63) - 1
 
 
 def ledger_path(ledger_id: int) -> str:
-    """Return the path below the root: 00/0000/L0015, or five parts from `SHORT_IDS_END` on."""
+    """Return the path of a ledger below the root: three parts such as 00/0000/L0015, or five parts for ids from
+    `SHORT_IDS_END` on.
+    """
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"{ledger_id} is not a ledger id")
     is_short = ledger_id < SHORT_IDS_END

@@ -26,13 +26,16 @@ from pybroker.bookkeeper.protocol.entry_format import Entry, EntryFormat
 from pybroker.bookkeeper.protocol.frames import LAST_ENTRY, batch_entries
 
 _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
-_FIRST_GUESS_BYTES = 4096
+_FIRST_GUESS_BYTES = 64 * 1024
+"""The assumed size of an entry before the first one is received: a low guess reads large entries in vain."""
 _ENTRY_HEAD_BYTES = 64
-"""Not less than what precedes the payload of an entry in a batch."""
+"""Upper bound of the bytes in front of the payload of an entry in a batch."""
 
 
 class LedgerReader:
-    """Reads entries up to `last_readable`: the last entry of a closed ledger, or the last one known to be confirmed."""
+    """Reader of one ledger up to `last_readable`: the last entry of a closed ledger, or the last one known to be
+    confirmed.
+    """
 
     def __init__(
         self, format_: EntryFormat, metadata: LedgerMetadata, pool: BookiePool, options: BookKeeperOptions
@@ -44,10 +47,11 @@ class LedgerReader:
         self._pool = pool
         self._options = options
         self._without_batches: set[str] = set()
+        self._average_bytes = _FIRST_GUESS_BYTES
         self.renewed(metadata)
 
     def renewed(self, metadata: LedgerMetadata) -> None:
-        """Take over newer metadata."""
+        """Use newer metadata of the ledger."""
         self.metadata = metadata
         if metadata.state is LedgerState.CLOSED:
             self.last_readable = metadata.last_entry_id
@@ -55,7 +59,7 @@ class LedgerReader:
             self.last_readable = max(self.last_readable, metadata.last_segment.first_entry_id - 1)
 
     def confirmed(self, entry_id: int) -> None:
-        """Record that the writer reported the entry as stored."""
+        """Record that the entry is stored, as the writer of the ledger reported."""
         if self.metadata.state is not LedgerState.CLOSED:
             self.last_readable = max(self.last_readable, entry_id)
 
@@ -79,14 +83,14 @@ class LedgerReader:
                     continue
             heard = heard or code == OK or code in _MISSING
         if not heard:
-            raise EntryUnavailable(f"No bookie answers for ledger {self.ledger_id}: its last entry is not known.")
+            raise EntryUnavailable(f"No bookie of ledger {self.ledger_id} responds: its last entry is not known.")
         return self.last_readable
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
         """Return entries from `first_entry_id` on: at least one, and about `max_bytes` of payload.
 
-        Stops in front of an entry that cannot be read. Raises NoSuchEntry (also behind `last_readable`), DamagedEntry (no replica
-        has valid bytes), EntryUnavailable.
+        Stops in front of an entry that cannot be read. Raises NoSuchEntry (also after `last_readable`), DamagedEntry
+        (no replica has valid bytes), EntryUnavailable.
         """
         last = min(first_entry_id + max_entries - 1, self.last_readable)
         if not 0 <= first_entry_id <= last:
@@ -101,11 +105,11 @@ class LedgerReader:
         return await self._read_singly(first_entry_id, last, max_bytes)
 
     async def read_entry(self, entry_id: int) -> Entry:
-        """Read one entry, also one behind `last_readable`. Raises NoSuchEntry, DamagedEntry, EntryUnavailable."""
+        """Read one entry, also one after `last_readable`. Raises NoSuchEntry, DamagedEntry, EntryUnavailable."""
         return await self._finish(entry_id, *self._begin(entry_id))
 
     async def entries(self, first_entry_id: int, max_bytes: int) -> AsyncIterator[Entry]:
-        """Yield all entries up to `last_readable`, and read the next ones while the caller works on these."""
+        """Yield all entries from `first_entry_id` to `last_readable`, and read ahead while the caller processes them."""
         next_entry_id = first_entry_id
         async with asyncio.TaskGroup() as group:
             ahead = None
@@ -168,11 +172,12 @@ class LedgerReader:
         reading: deque[tuple[list[str], asyncio.Future[ReadResult]]] = deque()
         received_bytes, next_entry_id = 0, first_entry_id
         while True:
-            average = received_bytes // len(entries) if entries else _FIRST_GUESS_BYTES
+            if entries:
+                self._average_bytes = received_bytes // len(entries)
             while (
                 next_entry_id <= last
                 and len(reading) < self._options.max_concurrent_reads
-                and (not reading or received_bytes + (len(reading) + 1) * average <= max_bytes)
+                and (not reading or received_bytes + (len(reading) + 1) * self._average_bytes <= max_bytes)
             ):
                 reading.append(self._begin(next_entry_id))
                 next_entry_id += 1
@@ -190,7 +195,7 @@ class LedgerReader:
                 return entries
 
     async def _read_batch(self, first_entry_id: int, last: int, max_bytes: int) -> list[Entry]:
-        """Read a batch from one bookie; none if the first entry must be read singly."""
+        """Read a batch from one bookie. Return an empty list if the first entry must be read singly."""
         segments = self.metadata.segments
         behind = next((each.first_entry_id for each in segments if each.first_entry_id > first_entry_id), last + 1)
         replicas = [each for each in self._replicas(first_entry_id) if each not in self._without_batches]

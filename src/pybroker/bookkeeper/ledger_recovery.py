@@ -1,9 +1,11 @@
-"""The recovery of a ledger whose writer is gone or must be stopped: fence, find the last entry, close.
+"""The recovery of a ledger whose writer has ended or must be stopped: fence the ledger, find its last entry, close it.
 
-1. The metadata change from OPEN to IN_RECOVERY: the writer cannot change the ensemble any more.
-2. Bookies are fenced until no entry can be confirmed any more; their last entries say up to where entries are confirmed.
-3. The entries behind are searched one after the other. Each that is found is written back to its write set.
-4. The metadata change to CLOSED. Ensembles that changed during the recovery become known with it, not earlier.
+1. The state in the metadata changes from OPEN to IN_RECOVERY, so that the writer cannot change the ensemble any more.
+2. Bookies are fenced until no entry can be confirmed any more. Their last entries show up to which entry all are
+   confirmed.
+3. Later entries are searched one by one. Each found entry is written back to its write set.
+4. The state in the metadata changes to CLOSED. Ensembles that changed during the recovery are stored with this change,
+   not earlier.
 
 Several clients may recover a ledger at the same time: the first change to CLOSED decides for all.
 """
@@ -49,7 +51,7 @@ class _Found(NamedTuple):
 
 
 class _EnsemblesInMemory(EnsembleRecorder):
-    """Ensembles of a recovery, which become known when the ledger is closed."""
+    """Ensembles of a recovery, which are stored in the metadata when the ledger is closed."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
@@ -59,7 +61,7 @@ class _EnsemblesInMemory(EnsembleRecorder):
 
 
 class LedgerRecovery:
-    """Recovers one ledger."""
+    """One recovery of one ledger; call `run`."""
 
     def __init__(
         self,
@@ -81,10 +83,10 @@ class LedgerRecovery:
         self._tasks = tasks
 
     async def run(self) -> VersionedMetadata:
-        """Return the metadata of the closed ledger.
+        """Perform the recovery, and return the metadata of the closed ledger.
 
-        Raises EntryUnavailable while too few bookies answer; NoSuchLedger, WrongKey, MetadataUnknown, InvalidMetadata; and
-        what ends a writer, such as NotEnoughBookies. It can be repeated.
+        Raises EntryUnavailable while too few bookies answer; NoSuchLedger, WrongKey, MetadataUnknown, InvalidMetadata;
+        and errors that end a writer, such as NotEnoughBookies. The recovery can be repeated.
         """
         while True:
             found = await read_metadata(self._store, self._ledger_id)
@@ -110,7 +112,7 @@ class LedgerRecovery:
         last_confirmed = await self._fence(metadata)
         recorder = _EnsemblesInMemory(metadata)
         start = metadata.last_segment.first_entry_id
-        # The writer's first entry is the one behind the last confirmed entry, which may be inside of the segment.
+        # The writer's first entry is the entry after the last confirmed one, which may be inside of the segment.
         position = replace(metadata, segments=(replace(metadata.last_segment, first_entry_id=last_confirmed + 1),))
         writer = LedgerWriter(self._format, position, self._pool, recorder, self._options, self._tasks)
         last, length_bytes = last_confirmed, None
@@ -154,7 +156,7 @@ class LedgerRecovery:
                     try:
                         last_confirmed = max(last_confirmed, self._format.unpack(body, None).last_confirmed)
                     except DamagedEntry:
-                        continue  # Fenced, but what it knows is lost: not counted.
+                        continue  # Not counted: the bookie is fenced, but its last confirmed entry is unreadable.
                 elif code == WrongKey.code:
                     raise WrongKey(f"The password of ledger {self._ledger_id} is wrong (bookie {ensemble[index]}).")
                 elif code not in {NoSuchEntry.code, NoSuchLedger.code}:
@@ -181,7 +183,10 @@ class LedgerRecovery:
     async def _search(
         self, metadata: LedgerMetadata, entry_id: int, replicas: list[str], reads: list[asyncio.Future[ReadResult]]
     ) -> _Found | None:
-        """Return the entry, or None if the ledger ends before it. Raises EntryUnavailable."""
+        """Return the entry if it is part of the ledger; None if the ledger ends in front of it.
+
+        Raises EntryUnavailable.
+        """
         search = EntrySearch(metadata.quorums)
         waiting = set(reads)
         while search.verdict is Verdict.OPEN:

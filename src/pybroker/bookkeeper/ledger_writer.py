@@ -46,12 +46,12 @@ from pybroker.runtime.tasks import TaskOwner
 _REFUSALS = frozenset({LedgerFenced.code, ReadOnlyBookie.code, TooManyRequests.code, WrongKey.code})
 """Codes that prove that the bookie did not store the entry."""
 _HEAD_BYTES = 100
-"""More than the bytes of a frame before its payload."""
+"""Upper bound of the bytes of a frame in front of its payload."""
 _CHECK_S = 1.0
 
 
 class AppendOutcome(Enum):
-    """How an append ends. One that is refused raises an error instead."""
+    """The result of an append. An append that is refused raises an error instead."""
 
     STORED = "stored"
     FENCED = "fenced"
@@ -60,24 +60,27 @@ class AppendOutcome(Enum):
 
 
 class AppendListener(Protocol):
-    """The owner of the entries."""
+    """The owner of appended entries, which is notified of results."""
 
     def append_completed(
         self, first_entry_id: int, contexts: list[object], outcome: AppendOutcome, error: BookKeeperError | None
     ) -> None:
-        """Consecutive entries ended. Called on the event loop, never inside of `append`."""
+        """Handle the result of consecutive entries. Called on the event loop, never inside of `append`."""
 
 
 class EnsembleRecorder(ABC):
-    """Makes a change of the ensemble known, before an entry is confirmed with it."""
+    """Stores a change of the ensemble. Called before an entry of the new ensemble is confirmed."""
 
     @abstractmethod
     async def record(self, first_entry_id: int, ensemble: tuple[str, ...]) -> None:
-        """Raises LedgerFenced if another client closes the ledger, MetadataUnknown, MetadataConflict."""
+        """Store the ensemble for entries from `first_entry_id` on.
+
+        Raises LedgerFenced if another client closes the ledger, MetadataUnknown, MetadataConflict.
+        """
 
 
 class StoredEnsembles(EnsembleRecorder):
-    """Ensembles in the metadata store, for the owner of an open ledger."""
+    """Stores ensembles in the metadata store, for the owner of an open ledger."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class StoredEnsembles(EnsembleRecorder):
 
 
 class LedgerWriter:
-    """Appends to one ledger. The client closes the ledger itself (`BookKeeperClient.close_ledger`)."""
+    """Appends entries to one ledger. `BookKeeperClient.close_ledger` closes it."""
 
     def __init__(
         self,
@@ -158,11 +161,13 @@ class LedgerWriter:
 
     @property
     def error(self) -> BookKeeperError | None:
-        """Why the writer takes no more entries."""
+        """Why the writer accepts no more entries; None if it does."""
         return self._error
 
     def refusal(self) -> str | None:
-        """Return why `append` refuses entries now although the writer works: a limit is reached."""
+        """Return which limit of the writer is reached, so that `append` refuses entries now; None if entries are
+        accepted.
+        """
         state, options = self._state, self._options
         if len(state.pending) >= options.max_pending_entries or state.pending_bytes >= options.max_pending_bytes:
             return f"{len(state.pending)} entries ({state.pending_bytes} bytes) of ledger {self.ledger_id} are not confirmed"
@@ -172,8 +177,9 @@ class LedgerWriter:
         return None
 
     def append(self, payload: bytes, context: object = None) -> int:
-        """Send an entry and return its id. Raises, with nothing sent: TooManyPending, EntryTooLarge, LedgerClosed, LedgerFenced
-        and other errors that ended the writer."""
+        """Send an entry and return its id. If it is not sent, raises TooManyPending, EntryTooLarge, LedgerClosed,
+        LedgerFenced and other errors that ended the writer.
+        """
         if self._error is not None:
             raise self._error
         if self._has_limits and (reason := self.refusal()) is not None:
@@ -190,7 +196,7 @@ class LedgerWriter:
         return entry_id
 
     def append_recovered(self, entry: Entry, stored: bytes) -> None:
-        """Send an entry of a ledger that is being recovered, as it was found."""
+        """Send an entry that a recovery has found again, with its original bytes."""
         frame = add_request(self._format.master_key, stored, RECOVERY_ADD)
         self._push(entry.entry_id, frame, len(entry.payload), entry.length_bytes, None)
 
@@ -208,7 +214,7 @@ class LedgerWriter:
         await self._idle.wait()
 
     def end(self, error: BookKeeperError) -> None:
-        """Refuse further entries with `error`. Pending ones end by themselves."""
+        """Refuse further entries with `error`. Pending entries end on their own."""
         if self._error is None:
             self._error = error
 
@@ -266,11 +272,11 @@ class LedgerWriter:
             self._tasks.start(self._change(), f"ensemble of ledger {self.ledger_id}")
 
     def _error_ends_pending(self) -> BookKeeperError | None:
-        """The error that ended all pending entries; None while a closing writer still waits for them."""
+        """The error that ended all pending entries; None while a writer that is being closed still waits for them."""
         return None if isinstance(self._error, LedgerClosed) else self._error
 
     async def _change(self) -> None:
-        """Replace bookies until no one of the ensemble has failed."""
+        """Replace failed bookies until the ensemble has none."""
         state = self._state
         try:
             while state.failed and state.pending and self._error_ends_pending() is None:
@@ -309,7 +315,7 @@ class LedgerWriter:
         return tuple(next(chosen) if index in state.failed else each for index, each in enumerate(state.ensemble))
 
     def _fail(self, error: BookKeeperError) -> None:
-        """End the writer and all pending entries."""
+        """End the writer and all pending entries with `error`."""
         if self._error_ends_pending() is not None:
             return
         self._error = error

@@ -27,7 +27,7 @@ class LedgerMetadataStore(ABC):
 
     @abstractmethod
     async def read(self, ledger_id: int) -> StoredMetadata:
-        """Raises NoSuchLedger, MetadataUnknown."""
+        """Return the metadata of a ledger. Raises NoSuchLedger, MetadataUnknown."""
 
     @abstractmethod
     async def write(self, ledger_id: int, value: bytes, version: int) -> int:
@@ -45,12 +45,12 @@ class LedgerMetadataStore(ABC):
         """Return the ids of all ledgers of the cluster, ascending. Raises MetadataUnknown."""
 
     async def ledger_pages(self) -> AsyncIterator[list[int]]:
-        """Yield the ids of all ledgers in pages, ascending: in memory is one page. Raises MetadataUnknown."""
+        """Yield the ids of all ledgers in pages, ascending, so that only one page is in memory. Raises MetadataUnknown."""
         yield await self.list_ledgers()
 
 
 class BookieAddress(NamedTuple):
-    """Where a bookie listens."""
+    """The host and port on which a bookie listens."""
 
     host: str
     port: int
@@ -61,26 +61,28 @@ class BookieRegistry(ABC):
 
     @abstractmethod
     def writable(self) -> Mapping[str, BookieAddress]:
-        """Return the bookies that take entries."""
+        """Return the addresses of the bookies that accept entries, by id."""
 
     def read_only(self) -> Mapping[str, BookieAddress]:
-        """Return the bookies that answer reads only."""
+        """Return the addresses of the bookies that only serve reads, by id."""
         return {}
 
     def members(self) -> Collection[str]:
-        """Return the bookies that belong to the cluster, also those that do not run; empty if that is not known."""
+        """Return the ids of all bookies of the cluster, running or not; empty if that is not known."""
         return ()
 
     @abstractmethod
     def address_of(self, bookie_id: str) -> BookieAddress | None:
-        """Return the address of a bookie, also of a read-only one or one that stopped; None if it was never known."""
+        """Return the address of a bookie, even if it is read-only or has stopped; None if it was never known."""
 
     @abstractmethod
     async def refresh(self) -> None:
-        """Read the list again. Raises MetadataUnknown."""
+        """Read the list of bookies again. Raises MetadataUnknown."""
 
 
 def address_in_id(bookie_id: str) -> BookieAddress | None:
-    """Return the address in the id of a bookie, which is host:port unless its operator chose another text."""
+    """Return the address in a bookie's id, which is host:port unless its operator chose another text; None in that
+    case.
+    """
     host, colon, port = bookie_id.rpartition(":")
     return BookieAddress(host, int(port)) if colon and host and port.isascii() and port.isdigit() else None

@@ -1,4 +1,4 @@
-"""Changes of a ledger's metadata by comparison of versions, repeated until they happened or cannot happen."""
+"""Changes of a ledger's metadata with the expected version, repeated until the change is stored or impossible."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ class VersionedMetadata(NamedTuple):
 
 
 Change: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata | None]
-"""Returns the metadata to write, or None if those found are as wanted. Raises if the change is not possible any more."""
+"""Returns the metadata to write, or None if the given metadata is already as wanted.
+
+Raises if the change is not possible any more.
+"""
 
 
 async def read_metadata(store: LedgerMetadataStore, ledger_id: int) -> VersionedMetadata:
-    """Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
+    """Read and decode the metadata of a ledger. Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
     stored = await store.read(ledger_id)
     return VersionedMetadata(decode_metadata(stored.value), stored.version)
 
@@ -38,10 +41,10 @@ async def update_metadata(
     options: BookKeeperOptions,
     clock: Clock,
 ) -> VersionedMetadata:
-    """Apply `change` and return the metadata as stored.
+    """Apply `change` to the metadata, starting from `known`, and return the stored metadata.
 
     An unknown outcome is decided by reading again: `change` recognizes its own result. Raises MetadataUnknown after
-    `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and what `change` raises.
+    `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and the errors of `change`.
     """
     deadline_ms = clock.monotonic_ms() + options.metadata_timeout_ms
     while True:

@@ -1,4 +1,6 @@
-"""Limits and time-outs of the client. Docstrings name the keys of Pulsar's broker.conf with the same meaning."""
+"""Limits and timeouts of the client. Names such as managedLedgerDigestType are keys of Pulsar's broker.conf with the
+same meaning.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ class BookKeeperOptions:
     append_timeout_ms: float = 30_000
     """An entry that is not confirmed within this time, over all bookies that are tried, ends the writer."""
     metadata_timeout_ms: float = 30_000
-    """How long a change of a ledger's metadata is tried."""
+    """How long a change of a ledger's metadata is repeated, in milliseconds."""
     metadata_retry_ms: float = 100
     reconnect_ms: float = 200
     max_change_pause_ms: float = 3_000
-    """The longest pause between two changes of an ensemble without a confirmed entry between them."""
+    """The longest pause between two changes of an ensemble without a confirmed entry in between."""
     """For this time after a failed connection, requests to the bookie fail at once."""
     quarantine_failures: int = 5
     """bookkeeperClientHealthCheckErrorThresholdPerInterval."""
@@ -43,17 +45,17 @@ class BookKeeperOptions:
     quarantine_ms: float = 1_800_000
     """bookkeeperClientQuarantineTimeInSeconds."""
     max_frame_bytes: int = 5 * _MIB + 10 * 1024
-    """Largest request and answer; not more than the bookies' nettyMaxFrameSizeBytes."""
+    """Largest request and response; not more than the bookies' nettyMaxFrameSizeBytes."""
     max_pending_entries: int = 10_000
-    """Unconfirmed entries of one writer. More are refused."""
+    """Maximum number of unconfirmed entries of one writer. Further entries are refused."""
     max_pending_bytes: int = 64 * _MIB
-    """Payload bytes of the unconfirmed entries of one writer. More are refused."""
+    """Maximum payload bytes of the unconfirmed entries of one writer. Further entries are refused."""
     max_bookie_bytes: int = 64 * _MIB
-    """Unanswered bytes of one bookie, over all writers. Appends to it are refused above."""
+    """Maximum unanswered bytes of one bookie, over all writers. Above it, appends that need the bookie are refused."""
     max_concurrent_reads: int = 64
-    """Single-entry reads in flight of one read call."""
+    """Maximum number of single-entry reads in flight of one read call."""
     max_concurrent_recovery_reads: int = 16
-    """Entries that a recovery reads ahead."""
+    """Number of entries that a recovery reads ahead."""
     use_batch_reads: bool = True
     """bookkeeperEnableBatchRead. Only ledgers whose write quorum is their ensemble are read in batches."""
     max_batch_bytes: int = 4 * _MIB

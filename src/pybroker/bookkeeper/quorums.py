@@ -1,4 +1,5 @@
-"""Rules of ensembles and quorums: which bookies store an entry, and what answers prove.
+"""Rules of ensembles and quorums: which bookies store an entry, and when their responses prove that it is stored or
+missing.
 
 Entry e is stored on the bookies of the ensemble with the indexes (e + i) mod E, i < W. It is confirmed when A of them have
 stored it and all earlier entries are confirmed.
@@ -29,19 +30,23 @@ class Quorums:
             )
 
     def write_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Return the indexes of the bookies of entry e at e mod E, in the order in which readers ask them."""
+        """Return the write sets: item e mod E has the indexes of the bookies that store entry e, in the order in which
+        readers ask them.
+        """
         size = self.ensemble_size
         return tuple(tuple((first + i) % size for i in range(self.write_quorum)) for first in range(size))
 
     @property
     def missing_proof(self) -> int:
-        """The number of bookies of a write set without the entry which proves that it was never confirmed, and never will be if
-        the ledger is fenced on them."""
+        """The number of bookies of a write set without the entry that proves that it was never confirmed.
+
+        If the ledger is fenced on these bookies, it never will be.
+        """
         return self.write_quorum - self.ack_quorum + 1
 
 
 class FenceCoverage:
-    """Tells when so many bookies of an ensemble are fenced that no entry can be confirmed any more."""
+    """Counts the fenced bookies of an ensemble, until no entry can be confirmed any more."""
 
     def __init__(self, quorums: Quorums) -> None:
         self._quorums = quorums
@@ -51,7 +56,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether in each write set fewer than A bookies are not fenced."""
+        """Return whether so many bookies of each write set are fenced that the rest is no ack quorum."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()
@@ -67,20 +72,21 @@ _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
 
 
 class Verdict(Enum):
-    """What the answers so far prove."""
+    """The conclusion from the responses of bookies so far: whether the entry exists."""
 
     OPEN = "open"
     FOUND = "found"
     MISSING = "missing"
     UNDECIDED = "undecided"
-    """All bookies answered, and too few of them know whether the entry exists."""
+    """All bookies responded or failed, and too few of them know whether the entry exists."""
 
 
 class EntrySearch:
-    """Decides whether an entry is part of the ledger. One valid replica is enough, even if no client was told that it is stored.
+    """Decides whether an entry is part of the ledger. One valid replica is enough, even if no client was told that the
+    entry is stored.
 
-    That it is missing is decided only after all bookies answered or failed, so that the entry is found wherever a
-    reachable bookie has it.
+    The entry counts as missing only after all bookies responded or failed, so that it is found if any reachable bookie
+    has it.
     """
 
     def __init__(self, quorums: Quorums) -> None:
@@ -94,7 +100,7 @@ class EntrySearch:
         self._is_found = True
 
     def answered(self, code: int) -> None:
-        """Take an answer without a valid entry."""
+        """Count a response without a valid entry."""
         self._unanswered -= 1
         if code in _MISSING:
             self._missing += 1

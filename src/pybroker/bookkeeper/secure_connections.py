@@ -1,8 +1,8 @@
 """Connections to bookies with TLS and authentication: `SecureConnector` is the client's `open_transport`.
 
-Both begin with messages of protocol version 3: START_TLS over the plain connection, then TLS, AUTH messages, and a read that shows
-whether the bookie accepts the client. The bookie accepts version 2 afterwards, because it takes a connection for one of version 3
-until the first frame that is none. So the connection itself is the same with and without them.
+Both begin with messages of protocol version 3: START_TLS over the plain connection, then TLS, AUTH messages, and a read
+that shows whether the bookie accepts the client. The bookie accepts version 2 after that, because a connection has
+version 3 only until its first frame of version 2. So `BookieConnection` does not depend on TLS or authentication.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pybroker.zookeeper.errors import AuthFailed
 
 _MAX_FRAME_BYTES = 64 * 1024
 _MAX_ANSWERS = 4
-"""Answers that wait for the handshake. A bookie sends one for each request, and START_TLS twice."""
+"""Maximum number of responses that wait for the handshake. A bookie sends one for each request, and START_TLS twice."""
 _TLS, _FIRST_AUTH, _SECOND_AUTH, _PROBE = range(4)
-"""Numbers of the requests."""
+"""Request numbers of the handshake."""
 _DIGEST_URI = "bookkeeper/bookkeeper"
-"""Service and host as bookies expect them, whatever their address is."""
+"""Service and host name as bookies expect them in SASL, whatever their address is."""
 
 
 class HandshakeFailed(ConnectionError):
@@ -45,10 +45,10 @@ class HandshakeFailed(ConnectionError):
 
 
 class SecureConnector:
-    """`tls`: the context for TLS, or None. `credentials`: the user of SASL DIGEST-MD5, or None (bookies with
-    SASLBookieAuthProviderFactory and a DigestLoginModule). `nonce` returns random text.
+    """Opens connections to bookies. `tls`: the context for TLS, or None. `credentials`: the user of SASL DIGEST-MD5, or
+    None (bookies with SASLBookieAuthProviderFactory and a DigestLoginModule). `nonce` returns random text.
 
-    `answer_timeout_ms`: a bookie that does not answer an authentication for this time has refused it.
+    `answer_timeout_ms`: a bookie that does not respond to an authentication within this time has refused it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SecureConnector:
         self._nonce = nonce
 
     async def __call__(self, address: BookieAddress, protocol: asyncio.Protocol) -> None:
-        """Connect, and give the connection to `protocol`. Raises OSError; the caller has a time-out."""
+        """Connect to the address, and pass the connection to `protocol`. Raises OSError; the caller must set a timeout."""
         loop = asyncio.get_running_loop()
         handshake = _Handshake()
         transport: asyncio.Transport
@@ -97,9 +97,9 @@ class SecureConnector:
         return secured
 
     async def _authenticate(self, handshake: _Handshake, credentials: SaslCredentials) -> None:
-        """The client sends an empty message, and the response to the challenge; the bookie's answer ends it.
+        """Authenticate the connection: send an empty message, then the response to the bookie's challenge.
 
-        A bookie does not answer a wrong response.
+        The bookie's reply ends the authentication. A bookie does not reply to a wrong response.
         """
         login = DigestLogin(credentials, self._nonce(), _DIGEST_URI)
         challenge = auth_payload(await handshake.call(auth_request(_FIRST_AUTH, b"")))
@@ -115,7 +115,7 @@ class SecureConnector:
 
 
 class _Handshake(asyncio.Protocol):
-    """One request at a time."""
+    """The connection during the handshake, with one request at a time."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

@@ -1,4 +1,4 @@
-"""Ledger metadata and the list of bookies in ZooKeeper, where BookKeeper's Java client keeps them."""
+"""Ledger metadata and the list of bookies in ZooKeeper, in the nodes that BookKeeper's Java client uses."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         self._root = root
 
     async def new_ledger_id(self) -> int:
-        """Return the number of a new sequential node, which is deleted again.
+        """Return a new ledger id: the number of a sequential node, which is created and deleted again.
 
-        From 2^31 on, the cluster has the node idgen-long; its newest child has the high bits of the id, and a number of its own
-        for the low bits.
+        For ids from 2^31 on, the cluster has the node idgen-long. Its newest child has the high bits of the id and
+        counts the low bits.
         """
         try:
             if await self._client.exists(f"{self._root}/idgen-long") is None:
@@ -76,7 +76,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         return int(path[len(prefix) :])
 
     async def _create_counter(self, path: str) -> None:
-        """Create a node and its parents, which are never deleted: a container that was deleted would count from 0 again."""
+        """Create the counter node and its parents as persistent nodes: a deleted container would count from 0 again."""
         names = path.removeprefix("/").split("/")
         for count in range(1, len(names) + 1):
             try:
@@ -93,7 +93,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         except NodeExists as error:
             raise LedgerExists(f"Ledger {ledger_id} exists already.") from error
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"Ledger {ledger_id} may be created or not: {error}") from error
+            raise MetadataUnknown(f"It is unknown whether ledger {ledger_id} was created: {error}") from error
         return stat.version
 
     async def read(self, ledger_id: int) -> StoredMetadata:
@@ -113,18 +113,20 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         except NoNode as error:
             raise NoSuchLedger(f"Ledger {ledger_id} does not exist.") from error
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"The metadata of ledger {ledger_id} may be changed or not: {error}") from error
+            raise MetadataUnknown(
+                f"It is unknown whether the metadata of ledger {ledger_id} was changed: {error}"
+            ) from error
         return stat.version
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete the node, and its parents as far as they are empty, as the Java client does."""
+        """Delete the node of the ledger, and its parents if they are empty, as the Java client does."""
         path = self._path(ledger_id)
         try:
             await self._client.delete(path)
         except NoNode:
             return
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"Ledger {ledger_id} may be deleted or not: {error}") from error
+            raise MetadataUnknown(f"It is unknown whether ledger {ledger_id} was deleted: {error}") from error
         parent = path.rpartition("/")[0]
         while parent != self._root:
             try:
@@ -139,7 +141,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         return [ledger_id async for page in self.ledger_pages() for ledger_id in page]
 
     async def ledger_pages(self) -> AsyncIterator[list[int]]:
-        """A page is the children of one node: up to 10,000 ids. Short ids are below nodes with shorter names."""
+        """Yield the ids in pages. A page has the children of one node: up to 10,000 ids."""
         try:
             async for page in self._pages_below(""):
                 yield page
@@ -162,7 +164,7 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
 
 
 class ZooKeeperBookies(BookieRegistry):
-    """The bookies that are registered below `root`; the list follows their changes."""
+    """The bookies that are registered below `root`. A watch updates the list."""
 
     def __init__(self, client: ZooKeeperClient, root: str = "/ledgers") -> None:
         self._client = client
@@ -178,7 +180,7 @@ class ZooKeeperBookies(BookieRegistry):
         self._is_outdated = False
 
     async def start(self) -> None:
-        """Read the list and follow it. Raises MetadataUnknown."""
+        """Read the list and watch it. Raises MetadataUnknown."""
         self._watches = [self._client.watch(each, self._changed, is_recursive=False) for each in self._parents]
         self._client.listen(self._session_changed)
         await self.refresh()
@@ -196,7 +198,7 @@ class ZooKeeperBookies(BookieRegistry):
         return self._read_only
 
     def members(self) -> Collection[str]:
-        """Return the bookies with a cookie, which a bookie creates at its first start and its decommission deletes."""
+        """Return the bookies with a cookie. A bookie creates its cookie at its first start; decommissioning deletes it."""
         return self._members
 
     def address_of(self, bookie_id: str) -> BookieAddress | None:
@@ -213,7 +215,7 @@ class ZooKeeperBookies(BookieRegistry):
         self._writable, self._read_only, self._members = writable, read_only, frozenset(members)
 
     async def _registered(self, parent: str) -> dict[str, BookieAddress]:
-        """Return the bookies below `parent`; those without an address are left out."""
+        """Return the bookies below `parent`, without bookies that have no address."""
         found: dict[str, BookieAddress] = {}
         try:
             names = await self._client.children(parent)
@@ -259,7 +261,7 @@ class ZooKeeperBookies(BookieRegistry):
 
 
 def _address_in(value: bytes) -> BookieAddress | None:
-    """Return the address in the description of a bookie; None if it has none, as older bookies."""
+    """Return the address in the description of a bookie; None if it has none, as with older bookies."""
     info = BookieServiceInfo()
     try:
         info.ParseFromString(value)

@@ -1,4 +1,4 @@
-"""TLS and authentication for connections to bookies, by Pulsar's keys."""
+"""TLS and authentication of connections to bookies, as Pulsar's configuration keys request."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
 
 
 def _key_password(config: BrokerConfig) -> str:
-    """An empty text instead of a question on the terminal, which OpenSSL would ask."""
+    """Return the password of the TLS key; "" if none is configured, because OpenSSL would otherwise ask on the
+    terminal.
+    """
     path = config.bookkeeper_tls_key_store_password_path
     return Path(path).read_text(encoding="utf-8").strip() if path else ""
 

@@ -1,7 +1,7 @@
-"""The condition of each bookie over time: compared each second, logged when it changes, and reported.
+"""Monitoring of bookies: the condition of each bookie is checked each second, logged when it changes, and reported.
 
-Bookies that have not answered since a failure are asked again, on a connection of their own, until they answer: without
-appends and reads, the broker would otherwise never notice that they work again.
+Bookies that have not responded since a failure are probed on a separate connection until they respond. Otherwise a
+broker without appends and reads would never notice that they work again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from pybroker.runtime.tasks import TaskOwner
 CHECK_S = 1.0
 PROBE_MS = 5_000
 MAX_GONE = 100
-"""Bookies that are remembered after they left the list in ZooKeeper. Those that left first are forgotten first."""
+"""Maximum number of bookies that are remembered after they left the list in ZooKeeper.
+
+The earliest ones are forgotten first.
+"""
 FORGET_MS = 24 * 3_600_000
-"""A bookie that left longer ago was taken out of the cluster."""
+"""A bookie that left the list longer ago counts as removed from the cluster."""
 
 
 class _Known(NamedTuple):
@@ -31,7 +34,7 @@ class _Known(NamedTuple):
 
 
 class BookieWatch:
-    """Owned by the ledger store. `needed`: bookies that a new ledger needs."""
+    """The conditions of the bookies of a ledger store. `needed`: number of bookies that a new ledger needs."""
 
     def __init__(self, pool: BookiePool, registry: BookieRegistry, needed: int, clock: Clock) -> None:
         self._pool = pool
@@ -62,7 +65,7 @@ class BookieWatch:
         )
 
     def check(self) -> None:
-        """Compare the condition of all bookies with the one before, and log changes."""
+        """Determine the condition of all bookies, and log changes since the previous call."""
         writable, read_only = self._registry.writable(), self._registry.read_only()
         for bookie_id in {*writable, *read_only, *self._registry.members(), *self._known}:
             trouble = self._pool.trouble(bookie_id)

@@ -1,16 +1,16 @@
 """CursorStore on BookKeeper, in Pulsar's layout.
 
-A cursor has a document (`cursor_node.py`). Its first change creates a cursor ledger: the state is added to it, then the document
-names the ledger, then the change is durable. Later changes only add an entry with the whole state; the last one counts. When
-the cursor is closed, its state goes into the document, if it is small, and the ledger is deleted.
+A cursor has a document (`cursor_node.py`). Its first change creates a cursor ledger with the state, and stores the
+ledger's id in the document; then the change is durable. Later changes only add an entry with the whole state; the last
+entry counts. When the cursor is closed, a small state is moved to the document and the ledger is deleted.
 
 Records with other ids, which only this broker uses, have a document below `/pybroker/records` and a ledger (`plain_record.py`).
 
 Concurrency: the writes of a cursor run one at a time. A write stores the newest state, so one write completes all changes that
 came before it.
 
-Failure: after a failed write, the next one continues in a new cursor ledger. A ledger whose name is not stored in the
-document, because the answer was lost, is kept: the document may name it.
+Failure: after a failed write, the next one continues in a new cursor ledger. If it is unknown whether the document
+contains the new ledger, because a response was lost, the ledger is kept.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
 MAX_ENTRIES = 50_000
-"""managedLedgerCursorMaxEntriesPerLedger: a cursor continues in a new ledger then."""
+"""Maximum number of entries in a cursor ledger (managedLedgerCursorMaxEntriesPerLedger); then the cursor continues in a
+new one.
+"""
 LARGE_STATE_BYTES = 64 * 1024
-"""A larger state is converted in a thread."""
+"""A state with more bytes is encoded in a thread."""
 
 
 class _Cursor:
-    """A cursor that is attached."""
+    """A cursor that has an owner."""
 
     def __init__(self, cursor_id: str, owner: CursorOwner, nodes: CursorNodes) -> None:
         self.cursor_id = cursor_id
@@ -64,19 +66,19 @@ class _Cursor:
 
     @property
     def node(self) -> CursorNode | None:
-        """The document; None before it is stored for the first time."""
+        """The document of the cursor; None until it is stored for the first time."""
         if self._node is None:
             self._node = self._nodes.get(self.cursor_id)
         return self._node
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the document was deleted. The state then means nothing, and is not written."""
+        """Whether the document was deleted. The state is then not written any more."""
         return self._node is not None and self._node.is_deleted
 
     @property
     def ledger_ids(self) -> set[int]:
-        """The ledgers that contain a state."""
+        """The ids of the ledgers that contain a state of the cursor."""
         found = {STATE_IN_DOCUMENT if self._node is None else self._node.ledger_id}
         if self.ledger is not None:
             found.add(self.ledger.ledger_id)
@@ -84,7 +86,10 @@ class _Cursor:
 
 
 class BookKeeperCursorStore(CursorStore):
-    """`nodes` are the cursors of open managed ledgers, as their records know them."""
+    """Stores the states of all cursors of a broker.
+
+    `nodes`: the cursors of open managed ledgers, shared with `PulsarRecords`.
+    """
 
     def __init__(
         self,
@@ -128,7 +133,7 @@ class BookKeeperCursorStore(CursorStore):
         try:
             found = await read_last(self._client, node.ledger_id)
         except (NoSuchLedger, DamagedEntries) as error:
-            # As Java brokers do: messages behind the older position are delivered again.
+            # As Java brokers do: messages after the older position are delivered again.
             logs.error(
                 "cursor_ledger.lost",
                 managed_ledger=node.owner,
@@ -182,7 +187,7 @@ class BookKeeperCursorStore(CursorStore):
             _complete(queued, failure)
 
     async def _write(self, cursor: _Cursor, state: bytes) -> None:
-        """Store the state. Raises StoreError."""
+        """Store the whole state of the cursor. Raises StoreError."""
         node = cursor.node
         if node is None:
             raise StoreError(f"cursor {cursor.cursor_id} is not stored")
@@ -207,7 +212,7 @@ class BookKeeperCursorStore(CursorStore):
             try:
                 await ledger.add(payload)
             except StoreError as error:
-                cursor.ledger = None  # The document names it until the next one is stored.
+                cursor.ledger = None  # The document lists it until the next ledger is stored there.
                 logs.warning("cursor_ledger.failed", managed_ledger=node.owner, cursor=node.name, error=str(error))
             else:
                 if not ledger.is_named:
@@ -224,7 +229,11 @@ class BookKeeperCursorStore(CursorStore):
         return ledger.is_named or self._naming.allows(cursor.ledger_created)
 
     async def _name(self, node: CursorNode, cursor: _Cursor, ledger: StateLedger, record: CursorRecord) -> None:
-        """Raises StoreError, also if the name is stored so late that the ledger may be deleted; the next write uses another one."""
+        """Store the ledger's id in the cursor's document.
+
+        Raises StoreError, also if this took so long that the leader may delete the ledger; the next write then uses
+        another ledger.
+        """
         before = node.ledger_id
         if self._naming.allows(cursor.ledger_created):
             node.put_ledger(ledger.ledger_id, record)
@@ -233,7 +242,7 @@ class BookKeeperCursorStore(CursorStore):
             logs.warning(
                 "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
             )
-            raise StoreError(f"naming the cursor ledger {ledger.ledger_id} took too long, try again")
+            raise StoreError(f"storing the id of cursor ledger {ledger.ledger_id} took too long, try again")
         ledger.is_named = True
         if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
             await delete_ledger(self._client, before)

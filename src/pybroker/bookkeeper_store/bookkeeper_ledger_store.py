@@ -4,8 +4,8 @@ Operation: each ledger that this process created has a writer; appends are pipel
 when an ack quorum of bookies has it and all earlier ones. When the writer fails, appends in flight end as unknown, and
 `seal` decides them.
 
-Memory: an entry in flight is held until it is confirmed. Together, all ledgers send at most `max_in_flight_bytes`; later
-runs wait in the order in which they came. The broker's memory budget counts the bytes in flight as writes.
+Memory: an entry in flight is held until it is confirmed. Together, all ledgers send at most `max_in_flight_bytes`;
+later runs wait in the order of their appends. The broker's memory budget counts the bytes in flight as writes.
 
 Limitations: the store knows no message counts, publish times or sizes of parts of ledgers; it has no local files.
 """
@@ -44,11 +44,11 @@ COMPACTED_PASSWORD = b""
 ADD, READ, CREATE, RECOVER, DELETE = "ADD_ENTRY", "READ_ENTRY", "LEDGER_CREATE", "LEDGER_RECOVER", "LEDGER_DELETE"
 """Pulsar's names of operations."""
 MAX_READERS = 10_000
-"""Readers of sealed ledgers that are kept, with the metadata of their ledgers. Others are opened again."""
+"""Maximum number of cached readers of sealed ledgers."""
 
 
 class BookKeeperLedgerStore(LedgerStore):
-    """Owns the client."""
+    """A ledger store on the bookies of one cluster. Owns the BookKeeper client."""
 
     def __init__(
         self,
@@ -60,7 +60,9 @@ class BookKeeperLedgerStore(LedgerStore):
         max_in_flight_bytes: int | None = None,
         naming: NamingLimit,
     ) -> None:
-        """`message_count_of` returns the messages in an entry; it never raises. `max_entry_bytes`: larger ones are refused."""
+        """`message_count_of` returns the number of messages in an entry; it never raises. Entries larger than
+        `max_entry_bytes` are refused.
+        """
         self._naming = naming
         self.orphans: OrphanedLedgers | None = None
         self.client = client
@@ -180,7 +182,7 @@ class BookKeeperLedgerStore(LedgerStore):
         self._memory.follow(self._memory.writes.count(size_bytes))
 
     def _send_unsent(self) -> None:
-        """Send waiting runs. Those of a failed writer end as unknown, as the runs before them."""
+        """Send waiting runs. Waiting runs of a failed writer end as unknown, like the runs in front of them."""
         queue = self._queue
         while queue and (self._in_flight_bytes < self._max_in_flight_bytes or queue[0].writer.error is not None):
             opened = queue.popleft()
@@ -287,7 +289,7 @@ class BookKeeperLedgerStore(LedgerStore):
         self._counts["ledgers_deleted"] += 1
 
     async def list_ledgers(self) -> list[int]:
-        """Return the ids of all ledgers of the cluster, those of other applications included."""
+        """Return the ids of all ledgers of the cluster, including ledgers of other applications."""
         try:
             return await self.client.list_ledgers()
         except BookKeeperError as error:

@@ -31,11 +31,11 @@ LEDGERS_ROOT = "/ledgers"
 DIGEST_TYPES = {"MAC": DigestType.HMAC} | {each.name: each for each in DigestType if each is not DigestType.HMAC}
 """Pulsar's names of digest types."""
 NEVER = 1 << 62
-"""So many errors never happen."""
+"""A number of errors that never occurs, to disable a check."""
 
 
 def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
-    """Raises ConfigError."""
+    """Return the options of the BookKeeper client for a configuration. Raises ConfigError."""
     sizes = (
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
@@ -67,13 +67,13 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
 
 
 class Connection(Protocol):
-    """A connection that the stores close."""
+    """A connection of the BookKeeper client, which is closed with the stores."""
 
     async def close(self) -> None: ...
 
 
 class BookKeeperStores:
-    """The stores of one broker."""
+    """The ledger store, cursor store and info records of one broker, with their connections."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class BookKeeperStores:
         runtime: Runtime,
         connections: Sequence[Connection] = (),
     ) -> None:
-        """`connections` of the client are closed after the stores, in order."""
+        """`connections`: connections of the client, which are closed after the stores, in order."""
         nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
         largest = max_entry_bytes(options)
         self._connections = connections
@@ -108,7 +108,7 @@ class BookKeeperStores:
 
     @classmethod
     async def open(cls, addresses: ServerAddresses, metadata: MetadataStore, runtime: Runtime) -> BookKeeperStores:
-        """Connect, with an own session of ZooKeeper for the metadata of ledgers.
+        """Open the stores, with a separate ZooKeeper session for the metadata of ledgers.
 
         Raises StoreError, and ConfigError for an invalid configuration.
         """
@@ -146,7 +146,7 @@ class BookKeeperStores:
         return stores
 
     def orphaned_ledgers(self, is_leader: Callable[[], Awaitable[bool]]) -> OrphanedLedgers:
-        """Return the periodic deletion, which the caller runs. The ledger store shows its counts."""
+        """Return the periodic deletion of orphaned ledgers, which the caller runs. The ledger store reports its counts."""
         self.ledgers.orphans = OrphanedLedgers(self.ledgers.client, self._metadata, self._runtime, is_leader)
         return self.ledgers.orphans
 

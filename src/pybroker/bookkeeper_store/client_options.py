@@ -1,4 +1,4 @@
-"""The options of the client that the ledger store uses. Pure."""
+"""The options of the BookKeeper client that the ledger store sets itself. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.bookkeeper import BookKeeperOptions
 from pybroker.bookkeeper import options as limits
 
 _FRAME_HEAD_BYTES = 128
-"""At least what precedes the payload in a frame."""
+"""Upper bound of the bytes of a frame in front of its payload."""
 
 
 class _Limits(TypedDict):
@@ -22,7 +22,7 @@ NO_LIMIT: Final[_Limits] = {
     "max_pending_bytes": limits.NO_LIMIT,
     "max_bookie_bytes": limits.NO_LIMIT,
 }
-"""The ledger store limits the entries in flight itself, over all ledgers."""
+"""Unlimited, because the ledger store itself limits the entries in flight, over all ledgers."""
 
 
 def max_entry_bytes(options: BookKeeperOptions) -> int:

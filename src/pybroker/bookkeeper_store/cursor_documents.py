@@ -1,7 +1,7 @@
 """The state of a cursor in Pulsar's formats: in its document, and in the entries of its cursor ledger. Pure.
 
-Up to `MAX_RANGES` ranges of deleted entries are written as ranges, more as bitmaps of ledgers. Java brokers read both. No
-range is left out.
+Up to `MAX_RANGES` ranges of deleted entries are written as ranges, more as bitmaps of ledgers. Java brokers read both.
+No range is omitted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def range_count(record: CursorRecord) -> int:
 
 
 def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
-    """Encode an entry of a cursor ledger."""
+    """Encode a cursor state as an entry of a cursor ledger."""
     info = PositionInfo(ledger_id=record.mark_delete_position.ledger_id, entry_id=record.mark_delete_position.entry_id)
     if range_count(record) <= MAX_RANGES:
         _add_ranges(info.individual_deleted_messages, record.holes)
@@ -59,7 +59,7 @@ def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
 
 
 def decode_position_info(name: str, value: bytes) -> PositionInfo:
-    """Raises StoreError."""
+    """Decode an entry of the cursor ledger of cursor `name`. Raises StoreError."""
     try:
         return PositionInfo.FromString(plain(name, value))
     except DecodeError as error:
@@ -67,7 +67,7 @@ def decode_position_info(name: str, value: bytes) -> PositionInfo:
 
 
 def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
-    """Raises StoreError."""
+    """Decode the document of a cursor at `path`. Raises StoreError."""
     try:
         return ManagedCursorInfo.FromString(plain(path, value))
     except DecodeError as error:
@@ -75,7 +75,7 @@ def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
 
 
 def state_of_entry(info: PositionInfo) -> bytes:
-    """Return the record of a cursor's state (`cursor_record.py`)."""
+    """Return the cursor record (`cursor_record.py`) for the state in an entry of a cursor ledger."""
     holes = _holes(info.individual_deleted_messages)
     for each in info.individual_deleted_message_ranges:
         _entries(holes, each.key).update(_bitmap(each.values))
@@ -85,7 +85,7 @@ def state_of_entry(info: PositionInfo) -> bytes:
 
 
 def state_of_document(info: ManagedCursorInfo) -> bytes:
-    """Return the record of the state in a document: the whole one, or an older mark-delete position."""
+    """Return the cursor record for the state in a document, which may have only an older mark-delete position."""
     mark = Position(info.mark_delete_ledger_id, info.mark_delete_entry_id)
     if info.cursors_ledger_id != STATE_IN_DOCUMENT:
         return encode_whole(mark, {}, {})
@@ -106,7 +106,7 @@ def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[st
 
 
 def clear_state(info: ManagedCursorInfo, mark: Position) -> None:
-    """Leave only the mark-delete position."""
+    """Remove the state from a document, except the mark-delete position."""
     info.mark_delete_ledger_id, info.mark_delete_entry_id = mark
     for field in (
         "individual_deleted_messages",
@@ -130,7 +130,9 @@ def _add_ranges(ranges: MessageRanges, holes: dict[int, BitMap]) -> None:
 
 
 def _holes(ranges: Iterable[MessageRange]) -> dict[int, BitMap]:
-    """Return the deleted entries. A range over several ledgers contains the rest of the first one and the start of the last."""
+    """Return the deleted entries. A range over several ledgers covers the rest of the first ledger and the start of the
+    last.
+    """
     holes: dict[int, BitMap] = {}
     for each in ranges:
         lower, upper = each.lower_endpoint, each.upper_endpoint

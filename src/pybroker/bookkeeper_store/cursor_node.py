@@ -1,11 +1,12 @@
 """The document of one cursor, which its managed ledger's record and the cursor store change together.
 
-The cursor store changes the state and the cursor ledger's id, the managed ledger the properties. All changes are stored by
-`save`, the save of the managed ledger: it names the versions, so only the owner of the managed ledger can change a cursor.
+The cursor store changes the state and the cursor ledger's id, the managed ledger the properties. All changes are stored
+by `save` of the managed ledger. It checks the versions of the documents, so only the owner of the managed ledger can
+change a cursor.
 
-Two cursors have numbers beside their position, which Pulsar calls properties of the position: `pulsar.dedup` and
-`__compaction`. Position and numbers change together, so this broker keeps the state of these cursors in their document. A
-Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
+Two cursors, `pulsar.dedup` and `__compaction`, have numbers in addition to their position. Pulsar calls them properties
+of the position. Position and numbers change together, so this broker keeps the state of these cursors in their
+document. A Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COMPACTED_LEDGER = "CompactedTopicLedger"
 
 
 class CursorNode:
-    """Owned by the record of the managed ledger at `owner`."""
+    """The document of a cursor of the managed ledger at `owner`, which owns it."""
 
     def __init__(
         self, owner: str, name: str, found: ManagedCursorInfo | None, save: Callable[[], Awaitable[None]]
@@ -43,13 +44,13 @@ class CursorNode:
         self.name = name
         self.save = save
         self.is_deleted = False
-        """Whether the document was deleted, so that nothing names the cursor ledger any more."""
+        """Whether the document was deleted, so that no document lists the cursor ledger any more."""
         self._info = ManagedCursorInfo(cursors_ledger_id=STATE_IN_DOCUMENT) if found is None else found
         self.position_properties = {each.name: each.value for each in self._info.properties}
 
     @property
     def ledger_id(self) -> int:
-        """The cursor ledger with the state; STATE_IN_DOCUMENT if there is none."""
+        """The id of the cursor ledger with the state; STATE_IN_DOCUMENT if there is none."""
         return self._info.cursors_ledger_id
 
     @property
@@ -58,11 +59,11 @@ class CursorNode:
 
     @property
     def compacted_ledger(self) -> int | None:
-        """The ledger of the compacted view; None without one, and for every other cursor."""
+        """The ledger of the compacted view; None without a view, and for all cursors except `__compaction`."""
         return self.position_properties.get(COMPACTED_LEDGER) if self.name == COMPACTION_CURSOR else None
 
     def state(self) -> bytes:
-        """Return the record of the state in the document, or of its older mark-delete position."""
+        """Return the cursor record for the state in the document, which may have only an older mark-delete position."""
         return state_of_document(self._info)
 
     def put_state(self, record: CursorRecord) -> None:
@@ -73,11 +74,11 @@ class CursorNode:
         self._info.cursors_ledger_id = ledger_id
 
     def took(self, entry: PositionInfo) -> None:
-        """Take over the numbers of the last entry of the cursor ledger."""
+        """Copy the numbers in the last entry of the cursor ledger."""
         self.position_properties = {each.name: each.value for each in entry.properties}
 
     def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
-        """Return the description of the cursor as it was found."""
+        """Return the CursorInfo of the cursor as it was loaded."""
         found = self._info
         if self.name == DEDUPLICATION_CURSOR:
             properties = {name: str(value) for name, value in self.position_properties.items()}
@@ -87,7 +88,7 @@ class CursorNode:
         return CursorInfo(cursor_id, position, properties, is_delayed)
 
     def encode(self, info: CursorInfo, view: CompactedInfo | None, now_ms: int) -> bytes:
-        """Return the document. `view`: the compacted view of the managed ledger."""
+        """Return the document to store. `view`: the compacted view of the managed ledger."""
         found = self._info
         if not found.HasField("mark_delete_ledger_id"):
             found.mark_delete_ledger_id, found.mark_delete_entry_id = info.position
@@ -119,4 +120,4 @@ def _numbers(node: CursorNode, info: CursorInfo) -> dict[str, int]:
 
 
 CursorNodes: TypeAlias = "WeakValueDictionary[str, CursorNode]"
-"""The cursors of open managed ledgers by cursor id. The records of the managed ledgers hold them."""
+"""The cursors of open managed ledgers by cursor id. The records of the managed ledgers keep them alive."""

@@ -1,7 +1,8 @@
-"""Compressed documents of Pulsar's managed ledgers: 0x4778, u32 size of the head, head, compressed bytes. Pure.
+"""Decompression of managed ledger documents that Java brokers wrote: 0x4778, u32 size of the header, header, compressed
+bytes. Pure.
 
-Java brokers write them if `managedLedgerInfoCompressionType` or `managedCursorInfoCompressionType` is set. This broker reads them
-and writes plain ones, which every Java broker reads.
+Java brokers write them if `managedLedgerInfoCompressionType` or `managedCursorInfoCompressionType` is set. This broker
+reads them, and writes uncompressed documents, which every Java broker reads.
 """
 
 from __future__ import annotations

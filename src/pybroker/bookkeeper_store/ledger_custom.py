@@ -1,4 +1,4 @@
-"""The custom metadata of ledgers, as Pulsar writes them: they tell which object a ledger belongs to. Pure."""
+"""The custom metadata of ledgers as Pulsar writes it, with the object to which a ledger belongs. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _PULSAR = {APPLICATION: b"pulsar"}
 def custom_metadata(purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
     """Return the custom metadata of a ledger of the managed ledger at the path `owner`.
 
-    A compacted ledger has no mark: its compaction may last longer than a ledger may stay without a name.
+    A compacted ledger has no mark: its compaction may take longer than the time after which an unlisted ledger is
+    deleted.
     """
     parent, _, encoded = owner.removeprefix(MANAGED_LEDGERS_PREFIX).rpartition("/")
     topic = java_decoded(encoded)

@@ -1,7 +1,7 @@
-"""The end of the session that a killed process of the same data directory left.
+"""Ends the ZooKeeper session that a killed process of the same data directory has left.
 
-Without it, everything that belonged to that session, such as the ownership of bundles, would have no user until the session's
-time-out. The lock of the data directory shows that the earlier process does not run any more.
+Otherwise values of that session, such as the ownership of bundles, would stay until the session times out. The lock of
+the data directory shows that the earlier process does not run any more.
 
 The file contains the id and the password of the session, and is readable for its owner only.
 """
@@ -25,7 +25,9 @@ END_DEADLINE_S = 10.0
 
 
 async def end_left_session(directory: Path, addresses: ServerAddresses, options: ClientOptions) -> None:
-    """End the session in the directory's file, if there is one. A failure is logged: the session ends by its time-out."""
+    """End the session in the directory's file, if there is one. A failure is logged; the session then ends by its
+    timeout.
+    """
     path = directory / FILE_NAME
     ticket = _read(path)
     if ticket is None:
@@ -40,7 +42,7 @@ async def end_left_session(directory: Path, addresses: ServerAddresses, options:
 
 
 def keep_session(store: MetadataStore, directory: Path) -> None:
-    """Write the present session of a shared store into the directory's file, and each later one."""
+    """Write the current session of a shared store into the directory's file, and each later session."""
 
     def write() -> None:
         ticket = store.session_ticket
@@ -56,7 +58,7 @@ def keep_session(store: MetadataStore, directory: Path) -> None:
 
 
 def forget_session(directory: Path) -> None:
-    """Remove the file after the session has ended in order."""
+    """Remove the file after the session has ended normally."""
     (directory / FILE_NAME).unlink(missing_ok=True)
 
 
@@ -72,7 +74,10 @@ def _read(path: Path) -> SessionTicket | None:
 
 
 def write_session(directory: Path, ticket: SessionTicket) -> None:
-    """Replace the file. A failure is logged: without the file, a killed broker waits for its session's time-out."""
+    """Replace the file with the session that `ticket` identifies.
+
+    A failure is logged: without the file, a restarted broker must wait for the timeout of the session.
+    """
     path = directory / FILE_NAME
     partial = path.with_name(path.name + ".partial")
     try:

@@ -1,12 +1,13 @@
 """The documents of a managed ledger in Pulsar's layout: Pulsar's own, and the extras of this broker beside it. Pure.
 
-Pulsar's document has the ledgers with entries and bytes, the position of a terminated managed ledger, and properties. The last
-ledger has no counts, unless the managed ledger is terminated: its next owner counts it. So a document names one open ledger
-at most, and closing a managed ledger does not change it.
+Pulsar's document has the ledgers with entries and bytes, the position of a terminated managed ledger, and properties.
+The last ledger has no counts, unless the managed ledger is terminated: its next owner counts it. So a document lists at
+most one open ledger, and closing a managed ledger does not change it.
 
-The cursor `__compaction` names the compacted view. The extras have the rest. They may be older than Pulsar's document, or
-missing, because a Java broker does not know them: their loss loses no data. They count for a managed ledger that has or had
-the ledger `last_ledger`; a deletion only while that is still the last one, since each owner begins with a new ledger.
+The document of the cursor `__compaction` has the compacted view. The extras have all other values. They may be older
+than Pulsar's document, or missing, because Java brokers do not know them; no data is lost then. They are valid for a
+managed ledger that has or had the ledger `last_ledger`. A deletion in the extras is valid only while that is the last
+ledger, since each owner begins with a new ledger.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ EXTRAS_VERSION = 1
 
 
 class Extras(msgspec.Struct, omit_defaults=True):
-    """What Pulsar's document has no place for. `messages`: message counts of ledgers. `records`: ids of the records with delayed
-    entries, by cursor name."""
+    """Values for which Pulsar's document has no field. `messages`: message counts of ledgers. `records`: ids of the
+    records with delayed entries, by cursor name.
+    """
 
     version: int
     last_ledger: int
@@ -47,7 +49,7 @@ class Extras(msgspec.Struct, omit_defaults=True):
 
 
 def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
-    """Raises StoreError."""
+    """Decode Pulsar's document of the managed ledger at `path`. Raises StoreError."""
     try:
         return PulsarInfo.FromString(plain(path, value))
     except DecodeError as error:
@@ -55,7 +57,10 @@ def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
 
 
 def decode_extras(path: str, value: bytes) -> Extras | None:
-    """Return None for damaged extras, which count as lost. Raises StoreError for those of a newer version."""
+    """Decode the extras at `path`.
+
+    Return None if they are damaged, which counts as missing. Raises StoreError if they are of a newer version.
+    """
     try:
         extras = msgspec.json.decode(value, type=Extras)
     except msgspec.DecodeError:
@@ -69,11 +74,14 @@ def decode_extras(path: str, value: bytes) -> Extras | None:
 
 
 def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, CursorInfo]) -> ManagedLedgerInfo:
-    """Return what both documents say. Every ledger without a count is open, and is recovered by its next owner."""
+    """Combine the documents to a managed ledger info.
+
+    Every ledger without a count is open, and its next owner recovers it.
+    """
     is_terminated = pulsar.HasField("terminated_position")
     ids = [row.ledger_id for row in pulsar.ledger_info]
     if extras is not None and ids and extras.last_ledger < ids[0]:
-        extras = None  # those of an earlier managed ledger of this name
+        extras = None  # extras of an earlier managed ledger of this name
     messages = {} if extras is None else extras.messages
     last_id = max(ids, default=-1)
     ledgers = LedgerList()
@@ -103,7 +111,10 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
 
 
 def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
-    """Encode Pulsar's document. Unknown fields of `before` are kept, also those of its ledgers."""
+    """Encode Pulsar's document for `info`.
+
+    Unknown fields of `before`, the stored document, and of its ledgers are kept.
+    """
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     rows = {row.ledger_id: row for row in before.ledger_info}
     after = PulsarInfo()
@@ -148,7 +159,9 @@ def extras_document(info: ManagedLedgerInfo) -> bytes:
 
 
 def _to_be_deleted(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ledgers that must be deleted. A view without its cursor is one of them: nothing else names it."""
+    """Return the ledgers that must be deleted. The ledger of a compacted view without its cursor is included, because
+    no other document lists it.
+    """
     if info.compacted is None or COMPACTION_CURSOR in info.cursors:
         return info.trimmed
     return [*info.trimmed, info.compacted.ledger]

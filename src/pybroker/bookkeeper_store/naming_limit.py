@@ -1,7 +1,8 @@
-"""The time within which an owner names a ledger that it has created: afterwards the cluster's leader may delete the ledger.
+"""The time within which an owner must store a new ledger in a document. After that time, the cluster's leader may
+delete the ledger.
 
-The owner asks before it stores the name, and again when the name is stored. The second question counts also for an owner that
-was frozen in between: it has not yet reported anything as stored in that ledger.
+The owner checks the limit before it stores the document, and again when the document is stored. The second check
+protects an owner that was frozen in between: it has not yet reported any entry of that ledger as stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ class Moment(NamedTuple):
 
 
 class NamingLimit:
-    """`mark` None: the ledgers have no mark, are never deleted, and may be named at any time."""
+    """The limit for one broker.
+
+    `mark` None: its ledgers are not marked, so they are never deleted and have no limit.
+    """
 
     def __init__(self, clock: Clock, mark: ClusterMark | None) -> None:
         self._clock = clock
@@ -30,7 +34,7 @@ class NamingLimit:
         return Moment(self._clock.wall_ms(), self._clock.monotonic_ms())
 
     def allows(self, created: Moment) -> bool:
-        """Return whether a ledger may be named now. `created`: the time before its creation."""
+        """Return whether a ledger may be stored in a document now. `created`: the time before its creation."""
         if self.mark is None:
             return True
         now = self.now()

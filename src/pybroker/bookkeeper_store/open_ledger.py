@@ -15,15 +15,15 @@ from pybroker.ledgers.ledger_store import AppendRun
 
 
 class OpenLedger:
-    """A ledger that this process has created and not sealed. The listener of its writer.
+    """A ledger that this process has created and not sealed, as the listener of its writer.
 
-    Failure: when the writer fails, all runs that have not completed end as unknown, including those that were not sent.
-    The first of them may be stored; the owner must not refuse one of them and append a later one again.
+    Failure: when the writer fails, all runs that have not completed end as unknown, including unsent ones. The first
+    runs may be stored, so the owner must not refuse one run and append a later one again.
     """
 
     def __init__(self, completed: Callable[[list[AppendRun], list[float], bool], None], created: Moment) -> None:
-        """`completed(runs, sent_ms, is_stored)` is called when sent runs have ended, with the times when they were sent.
-        `created`: before the ledger was.
+        """`completed(runs, sent_ms, is_stored)` is called when sent runs have ended, with the times of sending.
+        `created`: the time before the ledger was created.
         """
         self.created = created
         self.writer: LedgerWriter
@@ -34,7 +34,7 @@ class OpenLedger:
         self.unsent: deque[AppendRun] = deque()
         self._sent: deque[AppendRun] = deque()
         self._sent_ms: deque[float] = deque()
-        """When each of these runs was sent, by the monotonic clock."""
+        """The time of sending of each run in flight, by the monotonic clock."""
         self._completed = completed
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -48,16 +48,16 @@ class OpenLedger:
 
     @property
     def unconfirmed_entries(self) -> int:
-        """The entries that were sent or wait to be sent."""
+        """The number of entries that were sent and not confirmed, or wait to be sent."""
         return sum(len(run.payloads) for run in self._sent) + sum(len(run.payloads) for run in self.unsent)
 
     @property
     def oldest_sent_ms(self) -> float | None:
-        """When the oldest unconfirmed run was sent."""
+        """The time when the oldest unconfirmed run was sent, by the monotonic clock; None without one."""
         return self._sent_ms[0] if self._sent_ms else None
 
     def send(self, run: AppendRun, now_ms: float) -> None:
-        """Pass the run to the writer, which works and has no limit of its own."""
+        """Pass the run to the writer, which must work and have capacity."""
         append = self.writer.append
         for payload in run.payloads:
             append(payload)
@@ -89,7 +89,7 @@ class OpenLedger:
             self._wake(self.next_entry_id, unknown)
 
     def fail_unsent(self) -> None:
-        """End the unsent runs, which the writer does not take any more, after the sent ones."""
+        """End all unsent runs, after the sent ones, because the writer accepts no more."""
         if self._sent or not self.unsent:
             return
         ended = list(self.unsent)
@@ -108,7 +108,7 @@ class OpenLedger:
         notify(ended, error)
 
     async def stored_so_far(self) -> None:
-        """Return when all runs that were accepted before this call are stored. Raises StoreError."""
+        """Wait until all runs that were accepted before this call are stored. Raises StoreError."""
         if not self._sent and not self.unsent:
             return
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,7 +125,7 @@ class OpenLedger:
 
 
 def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
-    """Notify the listeners of runs that have ended, each once for consecutive runs."""
+    """Notify the listeners of runs that have ended. A listener is called once for consecutive runs."""
     group: list[AppendRun] = []
     for run in runs:
         if group and group[0].listener is not run.listener:

@@ -27,12 +27,12 @@ RECORDS_PATH = "/pybroker/records"
 MAX_ENTRY_BYTES = 1 << 20
 MAX_LEDGER_ENTRIES = 10_000
 MAX_LEDGER_BYTES = 32 << 20
-"""At one of these limits, the owner's snapshot begins a new ledger."""
+"""At one of these limits, the record continues in a new ledger with the owner's snapshot."""
 _LAST, _MORE = b"\0", b"\1"
 
 
 class PlainRecord:
-    """A record that is attached, or is written without an owner."""
+    """A record that has an owner, or is being written without one."""
 
     def __init__(self, record_id: str, owner: CursorOwner | None) -> None:
         self.record_id = record_id
@@ -47,7 +47,7 @@ class PlainRecord:
 
 
 class PlainRecordNodes:
-    """All records of this kind."""
+    """The records of this kind of one broker, by record id."""
 
     def __init__(self, client: BookKeeperClient, metadata: MetadataStore, tasks: TaskOwner) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class PlainRecordNodes:
         self._records: dict[str, PlainRecord] = {}
 
     async def load(self, record_id: str) -> list[bytes]:
-        """Return the parts, oldest first. Raises StoreError."""
+        """Return the parts of a record, oldest first. Raises StoreError."""
         found = await self._metadata.get(_path(record_id))
         if found is None:
             return []
@@ -126,7 +126,7 @@ class PlainRecordNodes:
                 await record.ledger.seal()
 
     async def delete(self, record_id: str) -> None:
-        """Raises StoreError."""
+        """Delete a record with its ledger. Raises StoreError."""
         self._records.pop(record_id, None)
         found = await self._metadata.get(_path(record_id))
         if found is None:

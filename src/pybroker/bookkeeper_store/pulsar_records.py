@@ -4,15 +4,16 @@
     /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
     /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker
 
-The compacted view is named by the cursor `__compaction`: its ledger by a number of the position, its horizon by the position.
+The document of the cursor `__compaction` has the compacted view: its position is the horizon, and a number of the
+position is the ledger.
 
-Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction if they are
-few, and each transaction names the version of Pulsar's document: only the owner of the managed ledger can change any
-of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that no change of an
-earlier owner can follow.
+Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction
+if they are few, and each transaction checks the version of Pulsar's document: only the owner of the managed ledger can
+change any of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that
+no change of an earlier owner can be stored later.
 
-Failure: a transaction without an answer may still happen. The next store reads these nodes again; a value that this object has
-not tried to write comes from another owner.
+Failure: a transaction without a response may still be stored. The next store reads these nodes again; a value that this
+object has not tried to write comes from another owner.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ MAX_TRANSACTION_CHANGES = 100
 MAX_TRANSACTION_BYTES = 512 * 1024
 """ZooKeeper refuses requests of more than 1 MB."""
 MAX_TRIED = 100
-"""Values that may have been stored and are remembered, for each node."""
+"""Maximum number of values per node that may have been stored and are remembered."""
 _ATTEMPTS = 3
 
 
 class PulsarRecords(InfoRecords):
-    """Infos that Java brokers read and write too. `cursors` receives the cursors of loaded infos."""
+    """Managed ledger infos that Java brokers read and write too. `cursors` receives the cursors of loaded infos."""
 
     def __init__(self, client: BookKeeperClient, metadata: MetadataStore, cursors: CursorNodes, clock: Clock) -> None:
         self._client = client
@@ -81,14 +82,14 @@ class PulsarRecords(InfoRecords):
         return not ledger_info(decode_pulsar_info(path, found.value), decoded, {}).deleted
 
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """As Java brokers do; without properties, the document is empty."""
+        """Create the managed ledger's document, as Java brokers do. Without properties, the document is empty."""
         value = PulsarInfo() if not info.properties else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info))
         await self._metadata.put(document_path(path), value.SerializeToString(), NOT_EXISTING)
 
 
 @dataclass(slots=True)
 class _Node:
-    """Version and digest of a node, as last known; `tried`: digests of values that may follow."""
+    """Version and digest of a node, as last known; `tried`: digests of values that may have been stored since."""
 
     version: int = NOT_EXISTING
     stored: bytes = b""
@@ -100,7 +101,7 @@ class _Node:
 
 
 class PulsarRecord(InfoRecord):
-    """The nodes of one managed ledger."""
+    """The documents of one managed ledger and its cursors."""
 
     def __init__(
         self, client: BookKeeperClient, metadata: MetadataStore, path: str, cursors: CursorNodes, clock: Clock
@@ -192,7 +193,7 @@ class PulsarRecord(InfoRecord):
         self._moved_from.append(ledger_id)
 
     async def _find_view(self, info: ManagedLedgerInfo) -> None:
-        """Fill in the compacted view. Raises StoreError."""
+        """Add the compacted view to `info`. Raises StoreError."""
         cursor = info.cursors.get(COMPACTION_CURSOR)
         node = None if cursor is None else self._cursors[cursor.id]
         ledger_id = None if node is None else node.compacted_ledger
@@ -247,7 +248,7 @@ class PulsarRecord(InfoRecord):
             await self._metadata.change_together(changes[start : start + MAX_TRANSACTION_CHANGES])
 
     def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
-        """Return the values of all nodes; None for those that must not exist."""
+        """Return the values of all nodes; None for nodes that must not exist."""
         document = pulsar_document(self._pulsar, info)
         wanted: dict[str, bytes | None] = {self._document: document, self._extras: extras_document(info)}
         self._pulsar = PulsarInfo.FromString(document)
@@ -263,13 +264,17 @@ class PulsarRecord(InfoRecord):
         return wanted
 
     def _forget_deleted(self, info: ManagedLedgerInfo) -> None:
-        """Forget cursors without a document. Not before: after a failure, the managed ledger may list such a cursor again."""
+        """Forget cursors without a document, after a successful save only: after a failure, the managed ledger may list
+        the cursor again.
+        """
         present = {cursor.id for cursor in info.cursors.values()}
         for cursor_id in self._cursors.keys() - present:
             self._cursors.pop(cursor_id).is_deleted = True
 
     def _transactions(self, wanted: dict[str, bytes | None]) -> Iterator[list[Change]]:
-        """Yield transactions. Each is made when the one before has happened, and contains Pulsar's document or its version."""
+        """Yield the transactions that store the wanted values. Each is built after the previous one was stored, and
+        changes Pulsar's document or checks its version.
+        """
         document_change: Change | None = self._change(self._document, wanted.pop(self._document))
         left = [change for path, value in wanted.items() if (change := self._change(path, value)) is not None]
         if document_change is None and not left:

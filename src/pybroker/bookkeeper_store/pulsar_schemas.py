@@ -1,8 +1,8 @@
 """Schemas in Pulsar's layout: a locator at /schemas/TENANT/NAMESPACE/TOPIC, and a ledger with one entry for each version.
 
-The ledger of a version is written first, and then the locator that names it. So a locator names only complete ledgers.
+The ledger of a version is written first, and then the locator that lists it. So a locator lists only complete ledgers.
 
-Failure: if it is unknown whether the locator was stored, the ledger stays: it may be named.
+Failure: if it is unknown whether the locator was stored, the ledger is kept, because the locator may list it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ ROOT = "/schemas"
 _PAGE_VALUES = 100
 _DROP_ATTEMPTS = 5
 _NO_POSITION = -1
-"""Ledger and entry of the version that is being written, in its own entry."""
+"""The values for ledger id and entry id that a version's own entry contains, because they are unknown when it is
+written.
+"""
 M = TypeVar("M", bound=Message)
 
 
@@ -99,7 +101,7 @@ class PulsarSchemaStorage(SchemaStorage):
         return True
 
     async def _write_entry(self, path: str, payload: bytes) -> int:
-        """Return the id of a closed ledger with this entry. Raises StoreError."""
+        """Write a ledger with this entry, close it, and return its id. Raises StoreError."""
         ledger = await StateLedger.create(self._client, schema_metadata(path.removeprefix(f"{ROOT}/")))
         try:
             await ledger.add(payload)
@@ -118,7 +120,10 @@ class PulsarSchemaStorage(SchemaStorage):
         return is_dropped
 
     async def _drop_topic(self, path: str) -> bool:
-        """Delete the locator, and then the ledgers that only it names. Raises StoreError."""
+        """Delete the locator of a topic's schemas, and then the ledgers that only this locator lists.
+
+        Raises StoreError.
+        """
         for _ in range(_DROP_ATTEMPTS):
             found = await self._metadata.get(path)
             if found is None:
@@ -126,7 +131,8 @@ class PulsarSchemaStorage(SchemaStorage):
             try:
                 ledger_ids = {each.position.ledgerId for each in _versions(_decoded(SchemaLocator, found.value, path))}
             except StoreError:
-                ledger_ids = set()  # A locator that cannot be read names no ledger; it must not keep its topic.
+                # The ledgers of an unreadable locator are unknown; it must not prevent the deletion of the topic.
+                ledger_ids = set()
             try:
                 await self._metadata.delete(path, found.version)
             except BadVersionError:

@@ -1,4 +1,4 @@
-"""The ledger in which one owner writes the states of one cursor or record, one after the other."""
+"""A ledger with the successive states of one cursor or record, written by one owner."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _READ_ENTRIES = 1000
 
 
 class StateLedger:
-    """An open ledger. After an error it takes nothing more; its owner continues in a new one."""
+    """An open ledger. After an error it accepts no more states; its owner continues in a new ledger."""
 
     def __init__(self, client: BookKeeperClient, writer: LedgerWriter) -> None:
         self._client = client
         self._writer = writer
         self.is_named = False
-        """Whether the metadata name it, so that the next owner finds the states."""
+        """Whether a document lists the ledger, so that the next owner finds the states."""
 
     @classmethod
     async def create(cls, client: BookKeeperClient, custom: Mapping[str, bytes]) -> StateLedger:
-        """Raises StoreError."""
+        """Create a ledger with this custom metadata. Raises StoreError."""
         try:
             return cls(client, await client.create_ledger(custom))
         except BookKeeperError as error:
@@ -43,14 +43,14 @@ class StateLedger:
         return self._writer.confirmed_length_bytes
 
     async def add(self, payload: bytes) -> None:
-        """Durable on return. Raises StoreError."""
+        """Append a state. Durable on return. Raises StoreError."""
         try:
             await self._writer.add(payload)
         except BookKeeperError as error:
             raise store_error(error) from error
 
     async def seal(self) -> None:
-        """Raises StoreError."""
+        """Close the ledger. Raises StoreError."""
         try:
             await self._client.close_ledger(self._writer)
         except BookKeeperError as error:
@@ -85,7 +85,7 @@ async def read_all(client: BookKeeperClient, ledger_id: int) -> list[bytes]:
 
 
 async def delete_ledger(client: BookKeeperClient, ledger_id: int) -> None:
-    """Delete a ledger that nothing names any more. An error is logged: the ledger then stays, and loses no data."""
+    """Delete a ledger that no document lists any more. An error is logged: the ledger then stays, without harm."""
     try:
         await client.delete_ledger(ledger_id)
     except BookKeeperError as error:

@@ -1,12 +1,12 @@
-"""Entry filters: operator code that decides for each entry whether a subscription's consumers receive it.
+"""Entry filters: code of the operator that decides which entries a subscription delivers to its consumers.
 
-`entryFilterNames` names them as `module:Class` or as an entry point of the group `pybroker.entry_filters`. With
-`allowOverrideEntryFilters`, policies can name others. Filters run in the configured order, and the first one that does
-not accept decides. They run on the event loop, so they must not block.
+`entryFilterNames` lists the filters, as `module:Class` or as an entry point of the group `pybroker.entry_filters`. With
+`allowOverrideEntryFilters`, policies can select other filters. Filters run in the configured order, and the first
+filter that does not return ACCEPT decides. They run on the event loop, so they must not block.
 
-Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter raises
-an exception, stays unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On
-non-persistent topics, an entry that is not accepted is dropped.
+Invariants: a rejected entry is acknowledged and never delivered. If a filter reschedules an entry or raises an
+exception, the entry stays unacknowledged and is filtered again later; with one active consumer, later entries wait for
+it. On non-persistent topics, each entry that is not accepted is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENTRY_POINT_GROUP = "pybroker.entry_filters"
 
 
 class Verdict(Enum):
-    """The decision about an entry."""
+    """Decision of a filter about an entry."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -39,7 +39,7 @@ class Verdict(Enum):
 
 
 class FilteredEntry:
-    """One entry, which may be a batch."""
+    """Input of a filter: one entry, which may be a batch of messages."""
 
     def __init__(
         self, topic: str, subscription: str, properties: Mapping[str, str], position: Position, payload: bytes
@@ -52,20 +52,20 @@ class FilteredEntry:
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """The message metadata. Raises ProtocolViolation if it is invalid."""
+        """Decoded message metadata. Raises ProtocolViolation if the metadata is invalid."""
         return message_metadata(self.payload)
 
 
 class EntryFilter(ABC):
-    """Base class of filters. The broker calls the constructor without arguments."""
+    """Base class of entry filters. The broker calls the constructor without arguments."""
 
     @abstractmethod
     def judge(self, entry: FilteredEntry) -> Verdict:
-        """Decide about `entry`. An exception counts as RESCHEDULE."""
+        """Decide whether `entry` is delivered. An exception counts as RESCHEDULE."""
 
 
 class _Missing(EntryFilter):
-    """Replaces a filter that cannot be loaded any more. It accepts nothing."""
+    """Substitute for a filter that can no longer be loaded. Reschedules every entry."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,18 +75,19 @@ class _Missing(EntryFilter):
 
 
 class AvailableFilters:
-    """The filters that policies may name: those of the configuration and installed entry points. Any other name is
-    refused, because a client that may set policies could otherwise run arbitrary code.
+    """Filters that policies may select: the configured filters and the installed entry points.
+
+    All other names are rejected, because a client with permission to set policies could otherwise run arbitrary code.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
         self._made: dict[str, EntryFilter] = {}
         self.configured: tuple[EntryFilter, ...] = ()
-        """For topics without a policy."""
+        """Filters of topics without a filter policy."""
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:
-        """Replace the configured filters. Raises ConfigError and then changes nothing."""
+        """Replace the configured filters. On ConfigError, the previous filters stay in use."""
         self.configured = tuple(self._filter(name) for name in names)
         self._names = frozenset(names)
 
@@ -100,7 +101,7 @@ class AvailableFilters:
             return False
 
     def of(self, names: Iterable[str] | None) -> tuple[EntryFilter, ...]:
-        """Return the filters that a policy names; for None, the configured ones."""
+        """Return the filters with these names; for None, the configured filters."""
         return self.configured if names is None else tuple(map(self._available, names))
 
     def _available(self, name: str) -> EntryFilter:
@@ -116,7 +117,9 @@ class AvailableFilters:
 
 @cache
 def _entry_point_names() -> frozenset[str]:
-    """Cached, because this reads the metadata of all installed packages."""
+    """Return the names of installed entry points. Cached, because the lookup reads the metadata of all installed
+    packages.
+    """
     return frozenset(entry_points(group=ENTRY_POINT_GROUP).names)
 
 

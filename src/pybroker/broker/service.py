@@ -1,6 +1,6 @@
-"""The broker without its network servers: it creates, connects and closes all parts.
+"""The broker without network servers: creates, connects and closes all parts.
 
-Each part receives only the objects that it uses, and none receives this service.
+Each part receives only the objects that it uses. No part receives this service.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """The id that shows other processes which broker uses a data directory: it is in the file `run.id` and changes with
-    each start.
+    """Identity of a broker run, which shows other processes whether a broker uses a data directory. The file `run.id`
+    contains it, and it changes with each start.
     """
 
     run_id: str
@@ -89,26 +89,26 @@ class DataDirectoryName(NamedTuple):
 
 
 class BrokerService:
-    """The broker without sockets."""
+    """All parts of one broker, without network servers."""
 
     data_directory: DataDirectoryName | None = None
-    """Where ledgers are files; set by the app."""
+    """Identity of the data directory, for a store of local files; set by the app."""
     data_snapshots: DataSnapshots | None = None
-    """Snapshots for backups, if all data is in local files; set by the app."""
+    """Data snapshots for backups, if all data is in local files; set by the app."""
     identity: BrokerIdentity | None = None
-    """The claim of this broker's id in a shared metadata store; set by the app, None without one."""
+    """This broker's claim of its id in a shared metadata store; set by the app, None without a shared store."""
     ownership: BundleOwnership | None = None
-    """The bundles of this broker; None if it serves all topics, because no other broker has its ledgers."""
+    """Bundle ownership of this broker; None for a standalone broker, which serves all topics."""
     other_brokers: OtherBrokers | None = None
-    """Set with `ownership`."""
+    """REST client for other brokers of the cluster; None if `ownership` is None."""
     membership: ClusterMembership | None = None
-    """Membership in a cluster; set by the app, None for a broker that is alone."""
+    """Membership in a cluster; set by the app, None for a standalone broker."""
     request_stop: Callable[[], None] | None = None
-    """Ends the process in order; set by the app, None in a process that is not the broker's own."""
+    """Starts an orderly shutdown of the process; set by the app, None if the broker is embedded in another process."""
     cache_refresher: CacheRefresher | None = None
     """Keeps the caches of a shared metadata store current; set by `build`, closed by the service."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
-    """None without statistics."""
+    """Returns the delivery rates of a consumer; None without statistics."""
 
     def __init__(
         self,
@@ -172,7 +172,9 @@ class BrokerService:
             broker_context.announce_transactions = self._java_snapshots.announce
 
     def keep_topic_policies_in_system_topics(self) -> None:
-        """Read and write topic policies in `__change_events`, as Java brokers do. Before the first topic is loaded."""
+        """Store topic policies in `__change_events`, as Java brokers do. Must be called before the first topic is
+        loaded.
+        """
         # Imported here: a broker with local ledgers does without the client.
         from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies  # noqa: PLC0415
 
@@ -186,10 +188,11 @@ class BrokerService:
     async def lookup(
         self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool = False
     ) -> LookupAnswer:
-        """Return the addresses that serve `topic`, which need not exist. Raises TopicNotFound without its namespace.
+        """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
+        namespace is missing.
 
-        In a cluster, this broker may acquire the bundle, always if the request is authoritative; raises also MetadataError,
-        ServiceNotReady, StoreError.
+        In a cluster, this broker may acquire the bundle, and does so if the request is authoritative. Also raises
+        MetadataError, ServiceNotReady, StoreError.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
@@ -209,10 +212,10 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """Return the partition count, 0 for a topic without partitions.
+        """Return the partition count; 0 for a topic without partitions.
 
-        With `create`, create a missing partitioned topic; other topics are created by their first producer or consumer.
-        Raises TopicNotFound and NotAllowedError.
+        With `create`, create a missing topic if automatic creation makes it partitioned; the first producer or consumer
+        creates other topics. Raises TopicNotFound, NotAllowedError.
         """
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
@@ -239,7 +242,7 @@ class BrokerService:
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
-        """Return why new clients should use another broker, or None. Unlike `health_check`, it tests nothing."""
+        """Return why new clients should use another broker, or None. Unlike `health_check`, this only queries state."""
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
@@ -265,9 +268,10 @@ class BrokerService:
     def cluster_client(self) -> PulsarClient:
         """Return the broker's own client of its cluster. Raises AccessRefused.
 
-        Settings that have changed since replace the client. Users of the former one receive an error and come back.
+        If the client's settings have changed, a new client replaces it. Users of the previous client receive an error
+        and call this again.
         """
-        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a broker alone does without it)
+        from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a standalone broker does not need it)
 
         access = broker_client_access(self.runtime.config, self.presence.addresses.resolve(None))
         client = self._cluster_client
@@ -281,8 +285,9 @@ class BrokerService:
     # --- cluster -----------------------------------------------------------------------------------------------------
 
     async def join(self, registry: BrokerRegistry) -> OtherBrokers:
-        """Share the topics with the other brokers of `registry`, and return the calls to them. Called once, with known
-        addresses. Raises StoreError.
+        """Share the topics with the other brokers in `registry`. Return the REST client for these brokers.
+
+        Must be called once, after the addresses of this broker are known. Raises StoreError.
         """
         from pybroker.broker.cluster.remote_participants import OwnersParticipants  # noqa: PLC0415  (only in a cluster)
 
@@ -301,19 +306,21 @@ class BrokerService:
         self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
         return others
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
-        """Publish and read a message. Raises BrokerError."""
+        """Publish a message and read it back. Raises BrokerError."""
         await self._health.run()
 
     async def tell_clients(self) -> None:
-        """Accept no more clients, notify the clients of all topics, and answer received messages. `close` follows."""
+        """Reject new clients, notify the clients of all topics, and wait until received messages are stored and
+        confirmed. The caller then calls `close`.
+        """
         self.presence.is_closing = True
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Notify all clients, then close all topics, then the shared parts. A cancellation skips the rest."""
+        """Notify all clients, close all topics, then close the shared parts. A cancellation skips the rest."""
         self.presence.is_closing = True
         if self.cache_refresher is not None:
             await self.cache_refresher.close()
@@ -339,7 +346,7 @@ def new_broker_context(
     ledgers: ManagedLedgerFactory,
     schema_storage: SchemaStorage | None = None,
 ) -> BrokerContext:
-    """Create the parts that all topics share. Requires the running loop."""
+    """Create the parts that all topics share. Requires a running event loop."""
     config = runtime.config
     resource_groups = ResourceGroups(metadata_store)
     return BrokerContext(

@@ -1,4 +1,4 @@
-"""REST calls of commands. A request that changes something is sent once. Errors contain no credential."""
+"""REST calls of commands. A request that changes something is sent only once. Errors contain no credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Query = Mapping[str, object]
 
 
 class NotThere(CommandFailed):
-    """The broker answered a call of `path` with 404."""
+    """The broker responded to a request for `path` with 404."""
 
     def __init__(self, text: str, path: str = "", advice: str = "") -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class NotThere(CommandFailed):
 
 
 class Answer(NamedTuple):
-    """Headers with lower-case names, and the body."""
+    """A response of the broker: headers with lower-case names, and the body."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -49,8 +49,8 @@ class Answer(NamedTuple):
 class AdminRest:
     """The REST client of one command, a context manager.
 
-    A NotThere that leaves the context is extended by a suggestion for the mistyped name. One that is caught inside
-    costs no extra call.
+    If a NotThere leaves the context, a suggestion for the mistyped name is added to its text. This costs further calls,
+    which a NotThere that is caught inside does not cause.
     """
 
     def __init__(self, where: Where) -> None:

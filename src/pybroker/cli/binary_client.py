@@ -23,7 +23,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def binary_access(where: Where, topic: TopicName) -> Access:
-    """Return the access with the binary protocol's address, which is requested from the broker unless it is configured."""
+    """Return address and credentials for the binary protocol. The broker is asked for the address unless it is
+    configured.
+    """
     access = where.access
     if access.service_url:
         return access
@@ -41,7 +43,10 @@ def binary_access(where: Where, topic: TopicName) -> Access:
 
 
 class UntilSignal:
-    """Cancels waits at SIGINT or SIGTERM, while other operations complete. A second signal cancels those, too."""
+    """Runs coroutines, and cancels waits at SIGINT or SIGTERM while other operations complete.
+
+    A second signal cancels these, too.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None

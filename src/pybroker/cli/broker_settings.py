@@ -1,4 +1,4 @@
-"""Options of commands that read the configuration of a broker: `--config`, `--set`, and options that stand for one key."""
+"""Options of commands that read the configuration of a broker: `--config`, `--set`, and options for single keys."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ EXIT_WAITS = 3
 EXIT_TOO_FEW = 4
 """`consume` received fewer messages than requested before its timeout."""
 EXIT_SIGNAL = 128
-"""Plus the signal's number: 130 after Ctrl-C, 141 when the output's reader has ended, 143 after SIGTERM."""
+"""The exit code after a signal is this number plus the signal's number:
+
+130 after Ctrl-C, 141 when the reader of the output has ended, 143 after SIGTERM.
+"""
 
 
 class CommandFailed(Exception):

@@ -26,7 +26,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Line(NamedTuple):
-    """A line with terminal styles. A command may exceed the width."""
+    """A line of output with terminal styles. A line with a command may exceed the width."""
 
     text: str = ""
     styles: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 class ExplainText:
-    """Renders explanations for one width, time and broker."""
+    """Renders `explain` documents for one width, time and broker."""
 
     def __init__(self, width: int, now_ms: int, where: SameBroker) -> None:
         self._width = max(LEAST_WIDTH, width)
@@ -258,7 +258,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _explain_command(topic: str, subscription: str | None) -> str:
-    """A name that starts with `-` needs a preceding `--`."""
+    """Return the `pybroker explain` command for a topic or subscription. `--` precedes a name that starts with `-`."""
     words = [topic, *([] if subscription is None else [subscription])]
     marker = ["--"] if any(word.startswith("-") for word in words) else []
     return shell_command(["pybroker", "explain", *marker, *words])

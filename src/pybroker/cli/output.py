@@ -98,7 +98,7 @@ def add_json_option(
 
 
 def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Output:
-    """Return the standard output, configured by options, terminal and environment."""
+    """Return the standard output with the format that options, terminal and environment request."""
     environment = os.environ if environment is None else environment
     is_terminal = sys.stdout.isatty()
     has_colours = is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

@@ -47,7 +47,11 @@ class Start:
 
 
 def message_id(text: str) -> GivenId:
-    """Parse `L:E`, `L:E:I` with a batch index, or `L:E:P:I`, in which -1 means no partition or no index."""
+    """Parse a message id:
+
+    `LEDGER:ENTRY`, `LEDGER:ENTRY:INDEX` with a batch index, or `LEDGER:ENTRY:PARTITION:INDEX`, in which -1 means no
+    partition or no index.
+    """
     parts = text.strip().split(":")
     if len(parts) in {2, 3, 4}:
         lowest = [0, 0, 0] if len(parts) == 3 else [0, 0, -1, -1]

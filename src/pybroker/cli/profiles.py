@@ -38,7 +38,7 @@ _RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The validated file. Paths are absolute."""
+    """The content of a valid profiles file. Paths are absolute."""
 
     path: Path
     default: str | None = None
@@ -87,7 +87,7 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def parse_profiles(path: Path, content: bytes) -> Profiles:
-    """Parse the file's content. Errors name the line or key, but no value."""
+    """Parse the file's content. Error texts contain the line or key, but no value."""
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError:

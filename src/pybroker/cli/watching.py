@@ -18,7 +18,7 @@ from pybroker.cli.text_tables import moment, printable
 DEFAULT_PAUSE_S = 2.0
 LEAST_PAUSE_S = 0.1
 CLEAR = "\x1b[H\x1b[2J"
-"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
+"""Move to the first line and clear the screen. Lines that have scrolled out of view stay."""
 Draw = Callable[[Output], int | None]
 """Fetches the current state and writes it. Returns the exit code, or None for success. Raises CommandFailed."""
 
@@ -35,7 +35,10 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(text: str) -> float:
-    """Parse the pause between refreshes. The error explains `--watch`, because the next word may be a name."""
+    """Parse the pause between refreshes, in seconds.
+
+    The error text explains `--watch`, because the argument may be a name that follows the option.
+    """
     try:
         pause_s = seconds(text)
     except argparse.ArgumentTypeError:
@@ -48,10 +51,11 @@ def pause(text: str) -> float:
 
 
 def show(output: Output, pause_s: float | None, draw: Draw) -> int:
-    """Draw once, or every `pause_s` seconds without end. Return the exit code. Raises CommandFailed if the first time fails.
+    """Call `draw` once, or every `pause_s` seconds until Ctrl-C. Return the exit code. Raises CommandFailed if the
+    first call fails.
 
-    A later failure is shown and does not end the command, because a broker that restarts comes back: below the last state on
-    a terminal, as `{"error": ...}` with --json, and on the standard error output otherwise.
+    A later failure does not end the command, because the broker may be restarting. It is shown below the last state on
+    a terminal, as `{"error": ...}` with --json, and on standard error otherwise.
     """
     if pause_s is None:
         return draw(output) or EXIT_OK

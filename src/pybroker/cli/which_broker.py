@@ -2,8 +2,8 @@
 
 Options override single values. All others come from one source, so that credentials of one broker are never sent to
 another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
-credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; the default
-profile; the environment with a local broker.
+credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the default profile; the
+environment with a local broker.
 
 No option contains a secret, because shell history and process lists would show it.
 """
@@ -45,7 +45,7 @@ _CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The selected broker."""
+    """The selected broker: address, credentials, and their source."""
 
     access: Access
     """An empty `service_url` is requested from the broker."""
@@ -153,7 +153,9 @@ def broker_of(
 def _values_of(
     options: argparse.Namespace, environment: Mapping[str, str], settings: Mapping[str, str]
 ) -> tuple[dict[str, str | bool], str, str | None]:
-    """Return the values by option name, a description of their source, and the profile's name if it is one."""
+    """Return the connection values by option name, a description of their source, and the name of the profile if the
+    source is a profile.
+    """
     given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
     values, source, profile = _source(options.profile, given, environment, settings)
     if any(key in given for key in _CREDENTIALS):  # never mix credentials of two sources
@@ -165,7 +167,8 @@ def _values_of(
 
 
 class SameBroker(NamedTuple):
-    """Additions to a suggested command that select the same broker and role in any shell of this user.
+    """The parts that must be added to a suggested command, so that it uses the same broker and role in any shell of
+    this user.
 
     They contain no secret: a token or password from the environment is referenced by its variable.
     """
@@ -205,7 +208,7 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """Return the keys of another source that belong to the given ones: a user's password, or a password's user."""
+    """Return the keys that another source may add to the given ones: the password of a user, or the user of a password."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()
@@ -243,7 +246,7 @@ def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], s
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
-    """Return the address. It must contain nothing else, such as a password."""
+    """Return the address in `values[key]`. Raises WrongUsage if it contains anything else, such as a password."""
     text = _text(values, key)
     if text is None:
         return None

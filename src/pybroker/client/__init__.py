@@ -10,8 +10,8 @@
             await producer.send(b"done", transaction=transaction)
             await consumer.ack(message, transaction=transaction)
 
-The Spark source and the pipelines use whole entries: see `producing/entry_producer.py` and `consuming/entry_consumer.py`. The names
-of this package are loaded at their first use.
+The Spark source and the pipelines use whole entries: see `producing/entry_producer.py` and
+`consuming/entry_consumer.py`. The classes of this package are imported at their first use.
 """
 
 from __future__ import annotations

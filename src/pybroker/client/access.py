@@ -1,7 +1,7 @@
-"""Address and credentials of a broker, passed to each process that connects to it.
+"""Address and credentials of a broker. Each process that connects to the broker gets them.
 
-No secret appears in a `repr`, an error, or a Spark plan. A `Secret` that names a file or an environment variable keeps
-the secret itself out of inter-process messages.
+No secret appears in a `repr`, an error, or a Spark plan. A `Secret` with a file or an environment variable keeps the
+secret itself out of inter-process messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or settings contradict each other. The text names the setting to change, without a
+    """A secret cannot be read, or settings contradict each other. The text contains the setting to change, but no
     secret.
     """
 
@@ -60,7 +60,9 @@ class Secret:
 
 @dataclass(frozen=True)
 class Access:
-    """Equal accesses may share a connection. Picklable; `repr` shows no secret."""
+    """Address, credentials and timeouts for one broker or cluster. Equal objects may share a connection. Picklable;
+    `repr` shows no secret.
+    """
 
     service_url: str
     """`pulsar://host:port` or `pulsar+ssl://host:port`; several hosts are separated by commas."""
@@ -73,7 +75,7 @@ class Access:
     """PEM file of the client's certificate. Needs `tls_key_file`."""
     tls_key_file: str | None = None
     tls_trust_certs_file: str | None = None
-    """PEM file of the trusted authorities; None: those of the system."""
+    """PEM file of the trusted authorities; None: the authorities of the system."""
     tls_allow_insecure: bool = False
     """Accept any certificate. For experiments only."""
     tls_verify_hostname: bool = True

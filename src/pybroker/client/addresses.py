@@ -12,7 +12,7 @@ _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`str()` is the service URL."""
+    """The address of a broker. `str()` returns its service URL."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """Return the address as CONNECT names the target broker to a proxy."""
+        """Return host and port in the form in which CONNECT tells a proxy the target broker."""
         return str(self).partition("://")[2]
 
 

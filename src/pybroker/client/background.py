@@ -1,6 +1,7 @@
 """A client for callers without an event loop: a thread runs the event loop and keeps connections alive between calls.
 
-Create a new one after a fork, because the thread exists in the parent only. In the child, calls raise an error.
+Create a new client after a fork, because the thread exists in the parent process only. In the child, calls raise an
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Result = TypeVar("Result")
 
 
 class BackgroundClient:
-    """A thread with an event loop, and the clients on it: `client` and those of `another`. `close` releases all."""
+    """A thread with an event loop, and the clients that use it: `client`, and the ones that `another` created. `close`
+    releases all.
+    """
 
     def __init__(self, access: Access) -> None:
         self._process_id = os.getpid()

@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """`type` is a number of `Schema.Type`."""
+    """The schema of a topic. `type` is a number of the protocol's `Schema.Type`."""
 
     type: int
     data: bytes = b""
@@ -75,7 +75,7 @@ class ClientPart(Closing):
 
 
 class Client(Closing):
-    """Asynchronous context manager, for use on one event loop."""
+    """A client of one cluster: an asynchronous context manager, for use on one event loop."""
 
     def __init__(self, access: Access) -> None:
         self.access = access

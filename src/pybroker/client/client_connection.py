@@ -72,7 +72,7 @@ class _Request:
 
 
 class Connection(asyncio.Protocol):
-    """Owned by the client that opened it."""
+    """A connection to a broker, owned by the client that opened it."""
 
     def __init__(self, address: Address, access: Access) -> None:
         self.address = address

@@ -1,7 +1,7 @@
 """Transactions: sent messages and acknowledgements that take effect together or not at all.
 
 Invariants: a topic or subscription is registered before the first operation there in the transaction; a transaction
-with a failed operation is not committed; a caller that cannot know the outcome gets an error.
+with a failed operation is not committed; if the outcome is unknown, the caller gets an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OutcomeUnknown(ClientError):
 
 
 class TransactionState(Enum):
-    """As far as this client knows."""
+    """The state of a transaction, as far as this client knows."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -75,7 +75,10 @@ class Coordinators:
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
 
     async def adopted(self, txn_id: TxnId) -> Transaction:
-        """Return a transaction opened in another way. Raises TransactionCoordinatorNotFound."""
+        """Return a transaction that was opened in another way, such as a REST call.
+
+        Raises TransactionCoordinatorNotFound.
+        """
         await self._known(txn_id.most)
         return Transaction(self._client, self, txn_id)
 
@@ -156,14 +159,14 @@ class Transaction:
             raise TransactionEnded(f"transaction {self.id} is {self.state.value}")
 
     async def topic_takes_part(self, topic: str) -> None:
-        """Register a topic or partition, before the first message is sent to it."""
+        """Register a topic or partition in the transaction. Needed before the first message is sent to it."""
         command = Command(type=Command.ADD_PARTITION_TO_TXN)
         command.addPartitionToTxn.txnid_most_bits, command.addPartitionToTxn.txnid_least_bits = self.id
         command.addPartitionToTxn.partitions.append(topic)
         await self._takes_part((topic, ""), command)
 
     async def subscription_takes_part(self, topic: str, subscription: str) -> None:
-        """Register a subscription, before its first acknowledgement."""
+        """Register a subscription in the transaction. Needed before its first acknowledgement."""
         command = Command(type=Command.ADD_SUBSCRIPTION_TO_TXN)
         command.addSubscriptionToTxn.txnid_most_bits, command.addSubscriptionToTxn.txnid_least_bits = self.id
         command.addSubscriptionToTxn.subscription.add(topic=topic, subscription=subscription)
@@ -204,11 +207,14 @@ class Transaction:
     # --- the end
 
     async def commit(self) -> None:
-        """Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
+        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
         await self._ended(self._commit)
 
     async def abort(self) -> None:
-        """The broker redelivers the messages acknowledged in it. Raises as `commit` does."""
+        """Abort the transaction.
+
+        The broker redelivers the messages that were acknowledged in it. Raises the same errors as `commit`.
+        """
         await self._ended(self._abort)
 
     async def _ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -221,7 +227,7 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort a transaction that is ending. Called by the operation that began to end it."""
+        """Abort a transaction whose end has begun. Called by the operation that began it."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:

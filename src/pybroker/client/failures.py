@@ -16,7 +16,7 @@ from pybroker.errors import (
 
 
 class ClientError(Exception):
-    """The text names the broker and the next step, and never contains a secret."""
+    """Base of the client's errors. The text contains the broker and the next step, but never a secret."""
 
 
 class ConnectionLost(ClientError):

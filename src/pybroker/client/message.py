@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class MessageId(NamedTuple):
-    """Ids of one partition sort in message order."""
+    """The id of a message. Ids of one partition sort in message order."""
 
     ledger_id: int
     """-1, like the entry id, if deduplication has dropped the message."""
@@ -21,7 +21,7 @@ class MessageId(NamedTuple):
     """-1 for a message outside a batch."""
     batch_size: int = 0
     first_chunk: tuple[int, int] | None = None
-    """Ledger id and entry id of the first chunk. The id itself is that of the last chunk."""
+    """Ledger id and entry id of the first chunk. The id itself is the id of the last chunk."""
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in self[:4])

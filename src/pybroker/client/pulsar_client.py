@@ -34,7 +34,7 @@ _MODES = {
 
 
 class PulsarClient(Client):
-    """An asynchronous context manager for use on one event loop, in one process."""
+    """The client of a cluster. An asynchronous context manager for use on one event loop, in one process."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access)
@@ -137,7 +137,9 @@ class PulsarClient(Client):
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """Return a sink, which commits each batch of several transactions once. Needs `admin_url`."""
+        """Return a sink: each of its batches is written in several transactions and committed exactly once. Needs
+        `admin_url`.
+        """
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 
 

@@ -1,4 +1,4 @@
-"""Pauses between retries."""
+"""Pauses between attempts to connect again."""
 
 from __future__ import annotations
 

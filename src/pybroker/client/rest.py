@@ -51,12 +51,16 @@ class Unreachable(ConnectionLost):
 class RestClient:
     """One connection to the admin URL of `access`, or to the broker that it redirects to.
 
-    Requests to a busy or unreachable broker are retried for `patience_s`; `contact_patience_s` replaces it for an
-    address that has never answered, because the URL may be wrong. Not thread-safe.
+    Requests to a busy or unreachable broker are retried for `patience_s` seconds. For an address that has never
+    answered, `contact_patience_s` applies, because the URL may be wrong. Not thread-safe.
     """
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
-        """Raises ClientError if the access has no usable admin URL."""
+        """Set the broker and the retry times, without connecting yet. `patience_s`: how long requests to a busy or
+        unreachable broker are retried. `contact_patience_s`: the same for an address that has never responded.
+
+        Raises ClientError if the access has no usable admin URL.
+        """
         self._access = access
         parts = urlsplit((access.admin_url or "").split(",")[0].strip())
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -81,8 +85,8 @@ class RestClient:
         may_repeat: bool = True,
         patience_s: float | None = None,
     ) -> Any:
-        """Return the document of the response, or None if it is empty. Raises Refused, Unreachable, NotTrusted, and
-        other ClientErrors.
+        """Send a request and return the JSON document of the response; None if the response is empty. Raises Refused,
+        Unreachable, NotTrusted, and other ClientErrors.
         """
         data = None if body is None else json.dumps(body).encode()
         begun_s = time.monotonic()
@@ -101,7 +105,7 @@ class RestClient:
                 if self._is_unknown and time.monotonic() + pause_s > begun_s + (self._contact_patience_s or 0):
                     raise Unreachable(
                         f"{method} {path}: no broker answers at {self.where} ({reason_of(error)}). Check host and port of "
-                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not that of service.url"
+                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not service.url"
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(
@@ -115,8 +119,8 @@ class RestClient:
     def open(
         self, method: str, path: str, body: bytes | None = None, *, may_repeat: bool = True
     ) -> http.client.HTTPResponse:
-        """Return the response. The caller reads it to its end before the next request. Raises Refused, and OSError or
-        HTTPException if the connection fails.
+        """Send a request and return the response, which the caller must read to its end before the next request. Raises
+        Refused, and OSError or HTTPException if the connection fails.
 
         If the broker has closed the persistent connection and `may_repeat` is set, the request is sent once more.
         """
@@ -171,7 +175,7 @@ class RestClient:
         self.where = f"{address.scheme}://{self._host}:{self._port}"
 
     def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
-        """Switch to the broker that a redirect names, and return the request target there. Raises Refused."""
+        """Switch to the broker to which the response redirects, and return the request target there. Raises Refused."""
         location = response.getheader("location") or ""
         status = response.status
         response.close()

@@ -40,11 +40,13 @@ class SinksNotServed(ClientError):
 
 
 class BatchRefused(TransactionFailed):
-    """Nothing of the batch was committed. Write it again in new transactions. The text gives the reason."""
+    """No message of the batch was committed. Write the batch again in new transactions. The text contains the reason."""
 
 
 class Sink:
-    """A named sink of a cluster, created by `PulsarClient.sink`. Needs the `admin_url` of the access."""
+    """A named sink of a cluster: batches that are each committed exactly once. Created by `PulsarClient.sink`. Needs
+    the `admin_url` of the access.
+    """
 
     def __init__(
         self,
@@ -56,8 +58,9 @@ class Sink:
         run: str = "",
         takes_over: bool = False,
     ) -> None:
-        """`writer` numbers the batches. The broker refuses other writers unless they set `takes_over`. `run`: one run
-        of the writer. Its first transaction aborts the open transactions of other runs.
+        """`writer`: id of the job that numbers the batches. The broker refuses other writers unless they set
+        `takes_over`. `run`: id of one run of the writer. The first transaction of a run aborts the open transactions of
+        other runs.
         """
         self.name = name
         self._client = client
@@ -68,7 +71,7 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Return the last committed batch. Raises as `commit_together`."""
+        """Return the number of the last committed batch. Raises the same errors as `commit_together`."""
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -79,7 +82,7 @@ class Sink:
         return None if batch is None else int(batch)
 
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
-        """Open a transaction for the batch. Return None if this batch or a later one is already committed.
+        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed.
 
         The broker aborts it after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
         broker's refusal, ConnectionLost.
@@ -153,8 +156,8 @@ class Sink:
                 logs.info("client.transaction_not_aborted", transaction=str(each.id), reason=error)
 
     async def abort(self, up_to_batch: int | None = None) -> int:
-        """Abort the open transactions of the sink, up to that batch or all. Return their number. Raises as
-        `commit_together`.
+        """Abort the open transactions of the sink, for all batches or for batches up to `up_to_batch`. Return their
+        number. Raises the same errors as `commit_together`.
         """
         try:
             answer = await self._ask("POST", "/abort", {"batch": up_to_batch})

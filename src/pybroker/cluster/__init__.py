@@ -1,1 +1,4 @@
-"""Lookup of the broker and address that serve a topic. Start with `advertised_addresses.py`."""
+"""Cluster: lookup of the broker that serves a topic, bundles and their owners, load balancing, membership.
+
+Start with `advertised_addresses.py`.
+"""

@@ -1,4 +1,4 @@
-"""Addresses in lookup responses: the advertised address, or the listener that the client names.
+"""Addresses in lookup responses: the advertised address, or the listener that the client requests.
 
 This module owns the format of `advertisedListeners`. Invariant: a lookup never returns an address that is reachable
 only from this machine, unless the broker listens nowhere else.
@@ -34,7 +34,7 @@ class BoundPorts(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """URLs at which a topic is served; empty for a kind that does not exist."""
+    """The URLs of the broker that serves a topic; a URL is empty if the broker does not have that kind of port."""
 
     broker_url: str
     broker_url_tls: str
@@ -43,7 +43,7 @@ class LookupResult(NamedTuple):
 
 
 class AdvertisedAddresses:
-    """Response to every lookup, by listener name.
+    """The addresses of this broker by listener name, as lookups return them.
 
     Invariant: fixed after creation. An invalid configuration is refused at start with ConfigError.
     """
@@ -72,8 +72,10 @@ class AdvertisedAddresses:
         return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """Without a name, return for each scheme the address of the internal listener, else of the first with that
-        scheme. Raise ServiceNotReady for an unknown name.
+        """Return the addresses of a listener. Raise ServiceNotReady for an unknown name.
+
+        Without a name, return for each scheme the address of the internal listener, or else of the first listener with
+        that scheme.
         """
         if not listener_name:
             return self._default
@@ -156,8 +158,8 @@ def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_ad
 def _internal_result(
     listeners: dict[str, dict[str, str]], name: str, ports: BoundPorts, advertised_address: str
 ) -> LookupResult:
-    """Return the addresses of listener `name`, and for schemes that it lacks those of the first listener with them: a
-    client that supports only the other scheme would otherwise get no address.
+    """Return the addresses of listener `name`. For schemes that it lacks, return the addresses of the first listener
+    that has them: otherwise a client that supports only such a scheme would get no address.
     """
     internal = listeners[name]
     addresses = dict(internal)

@@ -8,7 +8,8 @@ from pybroker.config import BrokerConfig
 
 
 def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Access:
-    """Return the access by the broker's own addresses; lookups lead to the other brokers.
+    """Return addresses and credentials for the broker's own client. The addresses are this broker's; lookups redirect
+    to the other brokers.
 
     Raises AccessRefused, with the key to change, for an unknown authentication class, bad credentials, or if the broker has no
     address with or without TLS as `brokerClientTlsEnabled` requires.

@@ -17,7 +17,7 @@ class RegisteredBroker:
     """The part of a broker's registration that lookups need. An address is empty if the broker does not have it."""
 
     broker_id: str
-    """`host:webPort`, the name of its registration."""
+    """The id of the broker, `host:webPort`, under which it is registered."""
     web_service_url: str
     web_service_url_tls: str
     broker_service_url: str
@@ -30,21 +30,23 @@ class RegisteredBroker:
 
     @property
     def addresses(self) -> LookupResult:
-        """The addresses for a client that names no listener."""
+        """The addresses for a client that requests no listener."""
         return LookupResult(
             self.broker_service_url, self.broker_service_url_tls, self.web_service_url, self.web_service_url_tls
         )
 
 
 class BrokerRegistry(Protocol):
-    """Membership as one broker sees it. Everything but `choose_broker` answers at once, from caches that watches keep."""
+    """The members of the cluster, as one broker knows them. All methods except `choose_broker` use caches that watches
+    update.
+    """
 
     @property
     def own_broker(self) -> RegisteredBroker:
         """This broker, also while it is not registered."""
 
     def brokers(self) -> Mapping[str, RegisteredBroker]:
-        """Return the registered brokers by id. A registration that cannot be used is not among them."""
+        """Return the registered brokers by id, without unusable registrations."""
 
     def leader(self) -> RegisteredBroker | None:
         """Return the elected leader; None without one, or while the leader is not registered."""
@@ -55,6 +57,6 @@ class BrokerRegistry(Protocol):
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
         """Return the broker that shall acquire `bundle` (`tenant/namespace/0x00000000_0x40000000`).
 
-        The leader decides, and a broker for itself while the cluster has no leader. The decision is repeated until the
-        bundle is acquired or the chosen broker is gone. Raises ServiceNotReady if no broker may have the bundle.
+        Called on the leader, or on any broker while the cluster has no leader. Repeated calls return the same broker
+        until the bundle is acquired or the broker is gone. Raises ServiceNotReady if no broker may have the bundle.
         """

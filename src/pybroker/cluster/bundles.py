@@ -25,7 +25,7 @@ SPECIFIED_POSITIONS_DIVIDE = "specified_positions_divide"
 
 
 class Bundle(NamedTuple):
-    """One range of hashes."""
+    """A bundle as a range of hashes."""
 
     lower: int
     upper: int
@@ -40,7 +40,7 @@ class Bundle(NamedTuple):
 
 
 def hash_position(topic: TopicName | str) -> int:
-    """Return the CRC-32 of the topic's full name."""
+    """Return the position of the topic in the hash space: the CRC-32 of its full name."""
     return crc32(str(topic).encode())
 
 
@@ -84,8 +84,8 @@ def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) ->
 def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
     """Return the positions at which to split `bundle`, ascending; empty if it stays whole.
 
-    `topic_positions` are the hashes of its topics, `wanted` the positions in the request. Positions outside the bundle
-    are ignored, as in Pulsar.
+    `topic_positions`: the hashes of the topics in the bundle. `wanted`: the positions in the request, for one of the
+    algorithms. Positions outside the bundle are ignored, as in Pulsar.
     """
     if algorithm == RANGE_EQUALLY_DIVIDE:
         candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
@@ -101,7 +101,10 @@ def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[in
 
 
 def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
-    """Refuse with 412 if the namespace would have too many bundles."""
+    """Return the namespace's boundaries after `bundle` is split at `positions`.
+
+    Refuse with 412 if the namespace would have too many bundles.
+    """
     cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
     if len(cut) - 1 > MAX_BUNDLE_COUNT:
         raise AdminError(412, f"A namespace has {MAX_BUNDLE_COUNT} bundles at most")

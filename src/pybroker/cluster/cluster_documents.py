@@ -1,4 +1,4 @@
-"""Cluster documents other than addresses, and bundle quotas, in the metadata store.
+"""Documents of clusters in the metadata store (failure domains, isolation policies, migration), and quotas of bundles.
 
 A change is durable when the write method returns. Documents are seldom read, so nothing is cached. The caller checks
 that a cluster or namespace exists. `model.cluster_data` describes the documents.
@@ -31,7 +31,7 @@ Isolation = dict[str, NamespaceIsolationData]
 
 
 class ClusterDocuments:
-    """Owned by the broker service."""
+    """Reads and writes these documents. Owned by the broker service."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -46,7 +46,10 @@ class ClusterDocuments:
         }
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
-        """Refuse with 409 if one of the domain's brokers is in another one, and with 412 for too many domains."""
+        """Store a failure domain.
+
+        Refuse with 409 if one of its brokers is in another domain, and with 412 for too many domains.
+        """
         async with self._writing:
             domains = await self.failure_domains(cluster)
             for other, others in domains.items():
@@ -57,7 +60,7 @@ class ClusterDocuments:
             await self._put(metadata_paths.failure_domain(cluster, name), FailureDomain, domain)
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
-        """Refuse with 404 if the domain does not exist."""
+        """Delete a failure domain. Refuse with 404 if it does not exist."""
         async with self._writing:
             if not await self._store.delete(metadata_paths.failure_domain(cluster, name)):
                 raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
@@ -67,7 +70,7 @@ class ClusterDocuments:
         return await read(self._store, metadata_paths.isolation_policies(cluster), Isolation)
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
-        """Refuse with 412 for too many policies."""
+        """Store an isolation policy. Refuse with 412 for too many policies."""
 
         def change(policies: Isolation) -> Isolation:
             _require_few(policies, name)
@@ -76,7 +79,7 @@ class ClusterDocuments:
         await self._change_isolation_policies(cluster, change)
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """No effect if the policy does not exist."""
+        """Delete an isolation policy, if it exists."""
 
         def change(policies: Isolation) -> Isolation:
             return {other: data for other, data in policies.items() if other != name}
@@ -84,7 +87,7 @@ class ClusterDocuments:
         await self._change_isolation_policies(cluster, change)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
-        """Return None if the migration state was never set."""
+        """Return the migration state of a cluster; None if it was never set."""
         return await read(self._store, metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:

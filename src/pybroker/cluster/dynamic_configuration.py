@@ -25,7 +25,7 @@ Listener = Callable[[KeyInfo], None]
 
 
 class DynamicConfiguration:
-    """Overrides of one broker. Call `load` after all listeners are registered."""
+    """The configuration overrides of one broker. Call `load` after all listeners are registered."""
 
     def __init__(self, config: BrokerConfig, store: MetadataStore) -> None:
         self._config = config
@@ -38,16 +38,18 @@ class DynamicConfiguration:
         self._writing = asyncio.Lock()
 
     def check(self, key: str, check: Check) -> None:
-        """Call `check` before `key` changes. It raises ConfigError for a value of the right type that cannot be used."""
+        """Register `check`, which is called before `key` changes. It raises ConfigError for a value of the right type
+        that cannot be used.
+        """
         assert key in self._keys, key
         self._checks[key] = check
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` after each change with the key that has a new value."""
+        """Register `listener`, which is called after each change with the changed key."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Apply the stored overrides. One that does not fit is logged and ignored. Raise StoreError."""
+        """Apply the stored overrides. An override that does not fit is logged and ignored. Raise StoreError."""
         async with self._writing:
             path = metadata_paths.DYNAMIC_CONFIGURATION
             found = await self._store.get(path)
@@ -57,7 +59,7 @@ class DynamicConfiguration:
                 self._put_in_force(key, text)
 
     async def read_again(self) -> None:
-        """Read the overrides again, and apply what another broker has changed. Raise StoreError."""
+        """Read the overrides again, and apply the changes of other brokers. Raise StoreError."""
         path = metadata_paths.DYNAMIC_CONFIGURATION
         async with self._writing:
             found = await self._store.get(path)
@@ -74,15 +76,17 @@ class DynamicConfiguration:
                     logs.info("config.changed", key=key, value=MASK if is_secret(key) else after[key])
 
     async def refresh(self, path: str) -> None:
-        """Like `read_again`: there is one document."""
+        """Read all overrides again: there is only one document."""
         await self.read_again()
 
     def overrides(self) -> dict[str, str]:
-        """Secrets are masked."""
+        """Return the overrides by key. Secrets are masked."""
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Set `key`, or only store `text` for it if it has no effect. Refuse with 412 if it is not dynamic."""
+        """Override `key` with the value `text`. If the key has no effect here, the override is only stored. Refuse with
+        412 if it is not dynamic.
+        """
         self._require_dynamic(key, "update")
         async with self._writing:
             await self._store_texts(lambda texts: {**texts, key: text})
@@ -135,7 +139,7 @@ class DynamicConfiguration:
             raise AdminError(412, f"Can't {what} non-dynamic configuration")
 
     def _put_in_force(self, key: str, text: str) -> None:
-        """Apply the value of `text`, or log why it cannot be applied."""
+        """Apply the override `text` of `key`, or log why it cannot be applied."""
         info = self._keys.get(key)
         if info is None:
             logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")

@@ -6,10 +6,13 @@ from enum import Enum
 
 
 class BadRecords(Enum):
-    """What to do with an entry or message that cannot be decoded. The values are those of the option `badRecords`."""
+    """How a reader handles an entry or message that cannot be decoded.
+
+    Values of the option `badRecords`.
+    """
 
     FAIL = "fail"
-    """Raise an error that names the record."""
+    """Raise an error with the topic and position of the record."""
     NULL = "null"
     """Return a row with a null payload."""
     COLUMN = "column"
@@ -17,8 +20,8 @@ class BadRecords(Enum):
 
 
 class MissingFields(Enum):
-    """What to do with an Avro field that the writer's schema lacks, and that is nullable without a default in the
-    reader's schema. The values are those of the option `missingFields`.
+    """How a reader handles an Avro field that the writer's schema lacks, and that is nullable without a default in the
+    reader's schema. Values of the option `missingFields`.
     """
 
     FAIL = "fail"
@@ -28,7 +31,7 @@ class MissingFields(Enum):
 
 
 class CryptoFailureAction(Enum):
-    """What to do with an entry that cannot be decrypted, as in Pulsar's clients."""
+    """How a reader handles an entry that cannot be decrypted, as in Pulsar's clients."""
 
     FAIL = "FAIL"
     DISCARD = "DISCARD"
@@ -38,7 +41,7 @@ class CryptoFailureAction(Enum):
 
 
 class BadEntry(Exception):
-    """An unreadable entry, or the unreadable message `batch_index` of its batch (-1: the whole entry)."""
+    """An unreadable entry, or an unreadable message of a batch: `batch_index`, or -1 for the whole entry."""
 
     def __init__(
         self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str, way_out: str = ""

@@ -1,6 +1,6 @@
 """Assembly of chunked messages, which producers split because they exceed the size of one entry.
 
-The rules are those of Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
+The rules are the same as in Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
 repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0 appears
 again. Chunks of several messages may interleave. Therefore a range of entries can begin anywhere, if for each message
 the nearest earlier chunk 0 is searched before the range.
@@ -32,7 +32,9 @@ class Chunk(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The distance from the start of the range in entries and bytes; negative before the start."""
+    """A position in the ledger, as the distance from the start of the range, in entries and bytes; negative in front of
+    the start.
+    """
 
     entries: int
     size_bytes: int
@@ -78,17 +80,14 @@ class _Headless:
 
 
 class LookBack(NamedTuple):
-    """The request to search before the range for chunk 0 of a message whose last chunk was read."""
+    """A request to the caller: search in front of the range for chunk 0 of a message whose last chunk was read."""
 
     uuid: bytes
     end: Mark
 
 
 class ChunkedMessages:
-    """The chunks of one range of entries, added in order.
-
-    Memory: the positions of recent chunks, within the last `max_entries` entries and `max_bytes` bytes.
-    """
+    """The chunked messages of one range of entries, whose chunks are added in order."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         """A message that spans more than either limit is never completed."""
@@ -97,7 +96,8 @@ class ChunkedMessages:
         self._open: OrderedDict[bytes, _Sequence | _Headless] = OrderedDict()
 
     def add(self, chunk: Chunk, begin: Mark, end: Mark) -> list[Chunk] | LookBack | None:
-        """Return all chunks of the message that `chunk`, at `begin` to `end`, completes; None if it completes none.
+        """Add the next chunk, which extends from `begin` to `end`. Return all chunks of the message if it is complete
+        now, else None.
 
         After LookBack, the caller must call `found` before the next `add`.
         """
@@ -113,8 +113,10 @@ class ChunkedMessages:
         return LookBack(chunk.uuid, end) if chunk.is_last else None
 
     def found(self, asked: LookBack, earlier: Sequence[Chunk], begin: Mark | None) -> list[Chunk] | None:
-        """Complete the message of the last added chunk with `earlier`, its chunks before the range from the nearest
-        chunk 0 at `begin`. `begin` is None without a chunk 0 within the limits.
+        """Complete the message of the last added chunk.
+
+        `earlier`: its chunks in front of the range, from the nearest chunk 0 at `begin` on. `begin` is None if there is
+        no chunk 0 within the limits.
         """
         headless = self._open.pop(asked.uuid)
         assert isinstance(headless, _Headless)
@@ -162,8 +164,10 @@ class EarlierChunks:
         self._chunks: dict[bytes, list[tuple[Chunk, Mark]]] = {}
 
     def add_window(self, chunks: Sequence[tuple[Chunk, Mark]], entries: int, size_bytes: int) -> None:
-        """Add the window of `entries` entries and `size_bytes` bytes that ends at `reached`. Marks of its chunks are
-        relative to its start.
+        """Add the chunks of a window of `entries` entries and `size_bytes` bytes that ends where the previous window
+        began (`reached`).
+
+        The marks of the chunks are relative to the start of the window.
         """
         start = Mark(self.reached.entries - entries, self.reached.size_bytes - size_bytes)
         found: dict[bytes, list[tuple[Chunk, Mark]]] = {}

@@ -1,4 +1,4 @@
-"""Decoding of entry runs into record batches.
+"""Decoder of stored entries into Arrow record batches with one row per message.
 
 Entries are scanned in blocks. Only compressed or encrypted payloads are opened one by one; columns are built without
 Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
@@ -48,16 +48,16 @@ class JoinedMessage:
 
 
 class ChunkJoiner(Protocol):
-    """Assembles chunked messages."""
+    """The interface by which the decoder assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Called in
-        entry order. Raises DamagedPayload if the message cannot be assembled.
+        """Add a chunk, which is entry `number` of `run`. Return the decrypted message if it is complete now, else None.
+        Called in entry order. Raises DamagedPayload if the message cannot be assembled.
         """
 
 
 class NoChunks:
-    """Treats each chunk as a bad record."""
+    """A ChunkJoiner that treats each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
         raise DamagedPayload("it is a chunk of a larger message, and this reader does not assemble chunks")

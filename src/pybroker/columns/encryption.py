@@ -56,7 +56,7 @@ class Decryptor:
         self._data_keys: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     def decrypt(self, metadata_bytes: bytes, payload: bytes) -> bytes:
-        """Decrypt a payload. Raises CannotDecrypt with the names of the keys that were tried."""
+        """Decrypt a payload. Raises CannotDecrypt; its text contains the names of the keys that were tried."""
         try:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:

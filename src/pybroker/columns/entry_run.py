@@ -1,4 +1,4 @@
-"""Consecutive entries of one ledger in one buffer: the output of every transport and the input of the decoder."""
+"""Consecutive entries of one ledger in one buffer. Every transport returns them, and the decoder reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Stored entries `first_entry_id`, `first_entry_id` + 1, ... of a ledger, not copied.
+    """Stored entries of a ledger from `first_entry_id` on, without a copy of their bytes.
 
     Entry i is `data[starts[i] : starts[i] + lengths[i]]`: the client's bytes (`[0x0e01 crc32c] metadata_size
     MessageMetadata payload`), preceded by the broker's metadata (`0x0e02`) if it exists. The transport has verified

@@ -1,4 +1,5 @@
-"""Conversion of message columns to the flat buffers that both packers take, with validation.
+"""Validation of message columns, and their conversion to the flat buffers that both packers (compiled and plain Python)
+read.
 
 Keys that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
 """

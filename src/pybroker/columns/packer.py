@@ -33,7 +33,7 @@ else:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Limits of one batch."""
+    """Limits of the size of one batched entry."""
 
     max_messages: int = 1000
     max_bytes: int = 128 * 1024

@@ -24,7 +24,7 @@ class DecoderLimits:
     """Maximum bytes of the requested fields in one RecordBatch. A larger single message is allowed."""
     max_batch_rows: int = 10_000
     max_uncompressed_bytes: int = 16 * MAX_MESSAGE_BYTES
-    """Maximum of one entry; one with a larger claimed size is a bad record."""
+    """Maximum size of one decompressed entry. An entry that claims a larger size is a bad record."""
     max_chunked_message_bytes: int = 256 * 1024 * 1024
     """Maximum of a chunked message, compressed and uncompressed; a larger one is a bad record."""
     max_chunk_span_entries: int = 100_000

@@ -48,7 +48,7 @@ class Scanner(Protocol):
 
 
 def _compiled() -> Scanner | None:
-    """Return None if the module is missing or was built for another version."""
+    """Return the compiled scanner; None if the module is missing or was built for another version of pybroker."""
     try:
         from pybroker.columns import _scanner  # noqa: PLC0415
     except ImportError:
@@ -63,8 +63,8 @@ SCANNER: Scanner = COMPILED if COMPILED is not None else python_scanner
 
 
 def scanned(scanner: Scanner, run: EntryRun, first: int, stop: int) -> Records:
-    """Return records for the entries from `first` to `stop` (exclusive). Hidden entries count as markers: they give no
-    rows, and their content is not checked.
+    """Return records for the entries from `first` to `stop` (exclusive). Entries that readers never receive are flagged
+    as markers: they give no rows, and their content is not checked.
     """
     starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
     lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)

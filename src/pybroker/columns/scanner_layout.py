@@ -1,8 +1,8 @@
-"""Record layouts that both scanners write, for entries, messages and properties.
+"""Layouts of the records that both scanners write for entries, messages and properties.
 
-They must equal those in `_scanner.c`, which reports its record sizes at import. A memory location is a source number,
-an offset and a size. Source 0 is the run; other sources are opened payloads (decompressed, decrypted, assembled from
-chunks). Size -1 means absent.
+They must equal the layouts in `_scanner.c`, which reports its record sizes at import. A memory location is a source
+number, an offset and a size. Source 0 is the run; other sources are opened payloads (decompressed, decrypted, assembled
+from chunks). Size -1 means absent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ payload.
 
 
 class Flag(IntFlag):
-    """Flags of entries; those up to KEY_IS_BASE64 also apply to messages."""
+    """Flags of entries. Flags up to KEY_IS_BASE64 also apply to messages."""
 
     EVENT_TIME = 1
     NULL_VALUE = 2

@@ -33,7 +33,7 @@ WANTED_BY = {
 }
 """Columns with values of variable size."""
 FIRST_TIME_MS = -62_135_596_800_000
-"""0001-01-01. Earlier times are shown as this one, and times after LAST_TIME_MS as that one."""
+"""0001-01-01. Earlier times are shown as this time, and times after LAST_TIME_MS as LAST_TIME_MS."""
 LAST_TIME_MS = 253_402_300_799_999
 _NO_TEXTS = pa.Array.from_buffers(pa.string(), 0, [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")])
 _UNREADABLE = (

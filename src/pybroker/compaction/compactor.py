@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class Progress:
-    """Progress over both passes."""
+    """Progress of one compaction over both passes."""
 
     read_entries: int = 0
     read_bytes: int = 0
@@ -52,7 +52,7 @@ class Progress:
 
 
 class Compactor:
-    """One compaction, for one run."""
+    """One compaction of one topic, for a single run."""
 
     def __init__(
         self,
@@ -176,9 +176,9 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"what has to be noted of its {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and"
-                f" compaction may have {most_bytes >> 20} MiB of memory: raise brokerMemoryLimitMB, or end keys that are not"
-                " needed by messages without a payload"
+                f"the state of {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and compaction may"
+                f" use {most_bytes >> 20} MiB: raise brokerMemoryLimitMB, or delete unneeded keys by messages without a"
+                " payload"
             )
 
 

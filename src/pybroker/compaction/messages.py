@@ -47,11 +47,11 @@ _SIZE_BYTES = 4
 _MAGIC = MAGIC_CRC32C.to_bytes(2, "big")
 _NO_LONGER_THERE = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONGER_THERE
-"""Replaces a removed message, so that the others keep their indexes."""
+"""Replaces a removed message, so that the other messages keep their indexes."""
 
 
 class Message(NamedTuple):
-    """`payload[start:end]` are its bytes in the decoded batch."""
+    """A message in an entry. `payload[start:end]` are its bytes in the decoded batch."""
 
     key: bytes | None
     is_tombstone: bool
@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An entry with unknown contents."""
+    """An entry with unknown contents, which compaction does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Single:
 
 
 class Batch:
-    """Several messages, or one in the form of a batch. Columns instead of an object for each message."""
+    """The messages of a batch, as columns instead of an object for each message."""
 
     __slots__ = ("_ends", "_flags", "_keys", "metadata", "payload")
 
@@ -175,7 +175,7 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """Return `entry` with only the messages of `kept`, compressed as before; the others become placeholders."""
+    """Return `entry` with only the messages of `kept`, compressed as before; all other messages become placeholders."""
     view = memoryview(batch.payload)
     payload = bytearray()
     for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):

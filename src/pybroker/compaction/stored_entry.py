@@ -25,7 +25,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class CompactedEntry(NamedTuple):
-    """An entry of the view; `position` is that in the topic."""
+    """An entry of the compacted view. `position` is its position in the topic."""
 
     position: Position
     payload: bytes
@@ -38,7 +38,9 @@ class StoredFormat(Protocol):
     def encode(self, position: Position, payload: bytes) -> bytes: ...
 
     def decode(self, stored: bytes, message_count: int) -> CompactedEntry:
-        """`message_count` is what the store knows about the stored entry. Raises StoreError if `stored` is damaged."""
+        """Decode a stored entry. `message_count`: the number of messages that the store reported for it. Raises
+        StoreError if `stored` is damaged.
+        """
 
 
 class OwnFormat:

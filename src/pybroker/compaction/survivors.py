@@ -22,7 +22,10 @@ _DIGEST_MARK = b"#"
 
 
 class Survivors:
-    """Owned by one compaction. Invariant: `_last` has the last recorded message of each key with a value."""
+    """The remaining messages of one compaction.
+
+    Invariant: `_last` has the last recorded message of each key with a value.
+    """
 
     def __init__(self, *, keeps_messages_without_key: bool) -> None:
         self._keeps_messages_without_key = keeps_messages_without_key
@@ -98,7 +101,7 @@ class Survivors:
     def _keeps_single(self, single: Single, number: int) -> bool:
         if not single.chunk_uuid or single.key is None:
             return self._keeps(single.key, number)
-        # A chunk stays with its message, whose position is that of its last chunk, perhaps behind the compacted range.
+        # A chunk stays with its message, which has the position of its last chunk, perhaps after the compacted range.
         last = self._last_chunks.get(_short(single.chunk_uuid))
         return last is None or self._keeps(single.key, last)
 

@@ -18,7 +18,7 @@ COMPACTION_SUBSCRIPTION = "__compaction"
 async def read_view(
     store: LedgerStore, view: CompactedInfo, index: int, max_entries: int, max_bytes: int
 ) -> list[CompactedEntry]:
-    """Return entries from the existing `index`-th on, at least one. Raises StoreError."""
+    """Return at least one entry, from the entry with the number `index` on, which must exist. Raises StoreError."""
     count = min(max_entries, view.entries - index)
     assert count > 0, f"compacted ledger {view.ledger} has no entry {index}"
     run = store.read_buffered(view.ledger, index, count, max_bytes)
@@ -32,7 +32,7 @@ async def read_view(
 
 
 async def first_at(store: LedgerStore, view: CompactedInfo, position: Position) -> int:
-    """Return the number of the first entry at or after `position`, or of all entries if there is none. Raises
+    """Return the number of the first entry at or after `position`; the number of entries if there is none. Raises
     StoreError.
     """
     low, high = 0, view.entries

@@ -15,7 +15,7 @@ def dynamic_keys() -> dict[str, KeyInfo]:
 
 
 def dynamic_names() -> list[str]:
-    """Return all keys that can be set at run time, including those that have an effect in Pulsar only."""
+    """Return all keys that can be set at run time, including keys that have an effect in Pulsar only."""
     return [
         *dynamic_keys(),
         *(key for key, info in KEYS.items() if info.dynamic and not info.supported),

@@ -12,7 +12,7 @@ PULSAR_STORAGE_CLASS = "org.apache.pulsar.broker.ManagedLedgerClientFactory"
 
 
 class LedgerStoreKind(Enum):
-    """Where a broker stores messages."""
+    """The kind of store in which a broker stores messages."""
 
     LOCAL = "local"
     BOOKKEEPER = "bookkeeper"
@@ -20,7 +20,7 @@ class LedgerStoreKind(Enum):
 
 
 def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
-    """Return `ledgerStore`, or the meaning of an empty one. Raises ConfigError."""
+    """Return the kind in `ledgerStore`; if that is empty, the kind that other keys imply. Raises ConfigError."""
     is_shared = bool(config.metadata_store_url.strip())
     if config.ledger_store:
         kind = LedgerStoreKind(config.ledger_store)

@@ -58,7 +58,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Like `load`, but return errors in `problems`."""
+    """Read the configuration as `load` does, but return errors in `problems` instead of raising ConfigError."""
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:

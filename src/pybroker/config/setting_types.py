@@ -1,7 +1,7 @@
 """Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
-An error names the key, the invalid text, the expected type and the text's origin. The generated module `broker_config`
-lists the keys; `parse` reads the sources.
+The text of an error contains the key, the invalid value, the expected type and the origin of the value. The generated
+module `broker_config` lists the keys; `parse` reads the sources.
 """
 
 import math
@@ -17,7 +17,7 @@ FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 
 
 class ConfigError(Exception):
-    """Invalid configuration. Each problem is one line that names the key, the required change and the location."""
+    """Invalid configuration. Each problem is one line with the key, the required change and the location."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -43,7 +43,7 @@ class Problems:
 
 
 class ValueType(StrEnum):
-    """Names of the types in `conf/broker.conf`."""
+    """The type of a key's value, as named in `conf/broker.conf`."""
 
     INT = "int"
     FLOAT = "float"
@@ -54,7 +54,7 @@ class ValueType(StrEnum):
 
 
 class KeyInfo(NamedTuple):
-    """One key of `conf/broker.conf`."""
+    """The description of one key of `conf/broker.conf`."""
 
     key: str
     field: str

@@ -27,7 +27,7 @@ _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 
 
 class DirectFile:
-    """File that is open for writes past the page cache."""
+    """A file that is open for writes that bypass the page cache."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -38,7 +38,7 @@ _ZEROS = bytes(1 << 20)
 
 
 class DiskFile:
-    """One open file."""
+    """One open file, with durable writes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -122,7 +122,7 @@ class SpaceFigures(NamedTuple):
 
 
 class Disk:
-    """The real file system."""
+    """The real file system. Tests replace it."""
 
     def open_for_write(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))

@@ -29,7 +29,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """The least recently used file is closed first. Files in use do not count."""
+    """A cache of open files. The least recently used file is closed first; files in use are not limited."""
 
     def __init__(self, disk: Disk, max_files: int) -> None:
         self._disk = disk

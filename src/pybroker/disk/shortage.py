@@ -1,4 +1,4 @@
-"""Transient disk errors: no space, and no file descriptors. All other write errors are permanent."""
+"""Detection of transient disk errors: no space, and no file descriptors. All other write errors are permanent."""
 
 from __future__ import annotations
 

@@ -38,6 +38,6 @@ class Stall:
     __slots__ = ("blocked_reason", "since_ms")
 
     def __init__(self, blocked_reason: BlockedReason, since_ms: float) -> None:
-        """`since_ms`: by the monotonic clock."""
+        """`since_ms`: start of the stall, by the monotonic clock."""
         self.blocked_reason = blocked_reason
         self.since_ms = since_ms

@@ -1,7 +1,7 @@
 """State of one attached consumer: permits and unacknowledged messages.
 
-Only its dispatcher changes the counts. The connection sets `writable`. `peer` belongs to the caller and is not used
-here.
+Only the dispatcher of the subscription changes the counts. The connection sets `writable`. The broker's object for the
+consumer is in `peer`, which this package does not use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ AUTO_SPLIT = KeySharedOptions(None, False)
 
 
 class ConsumerState:
-    """Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
+    """State of one consumer of a subscription.
+
+    Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
     `blocked` until the count falls to half of the limit. Permits may be negative, because an entry is sent whole while
     at least one permit is left.
     """
@@ -62,7 +64,7 @@ class ConsumerState:
         peer: object,
         key_shared: KeySharedOptions = AUTO_SPLIT,
     ) -> None:
-        """`max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
+        """`max_unacked_messages`: 0 means no limit. Consumers with a lower `priority_level` are served first."""
         self.name = name
         self.priority_level = priority_level
         self.max_unacked_messages = max_unacked_messages
@@ -74,7 +76,7 @@ class ConsumerState:
         self.blocked = False
         self.writable = True
         self.messages_per_entry = 0.0
-        """Moving average; 0 before the first delivery."""
+        """Moving average of the messages per entry; 0 before the first delivery."""
         self.redelivered_messages = 0
         """Since the consumer connected."""
         self.draining_hashes_cleared_total = 0
@@ -103,13 +105,15 @@ class ConsumerState:
         self.messages_per_entry = average
 
     def hold(self, message_count: int) -> None:
-        """Count delivered messages, and block the consumer at its limit."""
+        """Add delivered messages to the unacknowledged ones, and block the consumer at its limit."""
         self.unacked_messages += message_count
         if 0 < self.max_unacked_messages <= self.unacked_messages:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Set the limit. Return True if it unblocks the consumer: a count below the limit suffices here, not half of it."""
+        """Set the limit of unacknowledged messages. Return True if the change unblocks the consumer, which here
+        requires a count below the limit, not half of it.
+        """
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
         self.blocked = 0 < max_unacked_messages <= self.unacked_messages
@@ -127,8 +131,8 @@ class ConsumerState:
     def take_back(self, message_count: int) -> None:
         """Count messages that are taken back for redelivery.
 
-        This unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that must receive
-        exactly these messages again never would.
+        A blocked consumer continues when its count is below the limit, not at half of it: otherwise a consumer that
+        must receive exactly these messages again would stay blocked.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

@@ -1,9 +1,9 @@
-"""Approximate delivery times of a subscription with one active consumer, for display: times of deliveries with their
-first position.
+"""Approximate delivery times of a subscription with one active consumer, for stats and `explain`.
 
-The time of an entry is that of the last recorded delivery that began at or before it. Deliveries within RESOLUTION_MS
-of a recorded one are not recorded. At MAX_NOTES records, older ones are thinned out: the last minute stays exact, and
-after a day of continuous deliveries, a time is too early by less than two thirds of its age.
+A record is the time of a delivery and its first position. The delivery time of an entry is the time of the last record
+at or before the entry's position. Deliveries within RESOLUTION_MS of a recorded one are not recorded. At MAX_NOTES
+records, older ones are thinned out: the last minute stays exact, and after a day of continuous deliveries, a time is
+too early by less than two thirds of its age.
 
 Invariant: records ascend by position.
 """
@@ -16,14 +16,14 @@ from pybroker.model.position import Position
 
 RESOLUTION_MS = 1000
 MAX_NOTES = 64
-"""Less than 2 kB per subscription."""
+"""Maximum number of records, which take less than 2 kB per subscription."""
 _MOST_LEFT = 44
 _FIRST_GAP = 0.1
 _PARTS = 3
 
 
 class DeliveryLog:
-    """Owned by one dispatcher, which passes times in milliseconds since 1970."""
+    """Delivery times of one dispatcher, in milliseconds since 1970."""
 
     __slots__ = ("_last_ms", "_notes")
 

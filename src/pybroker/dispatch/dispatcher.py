@@ -22,7 +22,7 @@ The subscription calls the dispatcher on the event loop's thread:
 7. For a plan with `scan`, the subscription reads up to `max_entries` from that position among entries that the
    cursor has passed, except delayed ones (`delayed`). It assigns them and reports its progress with `scanned`. If a
    plan needs new entries and the cursor has none, the subscription calls `next_scan` for other work.
-8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive those columns.
+8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive key hashes or chunks.
 
 Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has the
 default value in every row. A run that goes to one consumer as a whole is not copied.
@@ -44,9 +44,9 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """A read that the dispatcher requests: exactly the positions in `replay` (ascending), or up to `max_entries`
-    from the cursor's read position. With `scan`, the read begins at that position, among entries that the cursor has
-    passed.
+    """A read that the dispatcher requests from the subscription: exactly the positions in `replay` (ascending), or up
+    to `max_entries` entries from the cursor's read position. With `scan`, the subscription reads again from that
+    position, up to the cursor's read position.
     """
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
@@ -67,7 +67,7 @@ class ReadPlan:
 
 
 class AssignInput:
-    """Entries of one ledger in ascending order, none of them deleted.
+    """Entries of one ledger that the subscription has read, in ascending order, without deleted ones.
 
     `ack_sets[i]`: the words of the ack set of a partly acknowledged batch. `key_hashes[i]`: the `key_hash` of the
     entry's sticky key, for dispatchers that need it. `chunks[i]`: set for a chunk of a large message; `chunks` is None
@@ -117,7 +117,7 @@ class AssignInput:
 class Delivery:
     """Entries of one ledger to send to one consumer, in this order.
 
-    `message_count` is the cost in permits: all messages but those of a batch that are already acknowledged.
+    `message_count` is the cost in permits: all messages, without the messages of a batch that are already acknowledged.
     """
 
     __slots__ = (
@@ -153,10 +153,10 @@ class Delivery:
 
 
 class Redelivery:
-    """Actions for the subscription after a redelivery or a change of consumers.
+    """Actions that the dispatcher requests from the subscription, after a redelivery or a change of consumers.
 
-    The subscription rewinds its cursor (`rewind`), notifies consumers whether they are active (`notices`, in this
-    order), starts reading (`wake`), or calls `start()` later (`start_later`).
+    `rewind`: move the cursor's read position back. `notices`: notify these consumers whether they are active, in this
+    order. `wake`: start reading. `start_later`: call `start()` after the failover delay.
     """
 
     __slots__ = ("notices", "rewind", "start_later", "wake")
@@ -175,40 +175,42 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Assigns the entries of one subscription, which owns it, to its consumers.
+    """Decides which consumers receive the entries of one subscription, which owns the dispatcher.
 
-    `redelivery_counts` outlives the dispatcher: the subscription passes it to the next one when its type changes.
+    `redelivery_counts` outlives the dispatcher: when the subscription type changes, the subscription passes them to the
+    next dispatcher.
     """
 
     kind: ClassVar[str]
     """The name in stats and in the protocol."""
 
     needs_key_hashes: bool = False
-    """Whether `AssignInput.key_hashes` must be given."""
+    """Whether this type needs `AssignInput.key_hashes`."""
 
     keeps_chunks_together: ClassVar[bool] = False
-    """Whether `AssignInput.chunks` must be given."""
+    """Whether this type needs `AssignInput.chunks`."""
 
     follows_mark_delete: ClassVar[bool] = False
-    """Whether `mark_delete_moved` must be called."""
+    """Whether the subscription must call `mark_delete_moved`."""
 
     def __init__(self, redelivery_counts: RedeliveryCounts) -> None:
         self.consumers: list[ConsumerState] = []
         self.redelivery_counts = redelivery_counts
         self.unacked_messages = 0
-        """Over all consumers; 0 for types that do not track unacknowledged messages."""
+        """Unacknowledged messages of all consumers; 0 for types that do not track unacknowledged messages."""
         self.blocked = False
         """Whether the subscription's limit of unacknowledged messages blocks dispatch."""
         self.has_unblocked = False
         """Whether blocked entries have become deliverable and no read was planned since."""
         self.now_ms = 0
-        """The time that the subscription sets before each `assign`; for display only."""
+        """The current time in milliseconds since 1970, set by the subscription before each `assign`; for display only.
+        """
         # Replaced at every rewind, which makes all earlier plans void.
         self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
-        """Return whether the cursor was rewound since the plan: its entries are read again and must not be
-        delivered.
+        """Return whether the cursor was rewound after this plan was made. The entries of a void plan are read again, so
+        they must not be delivered now.
         """
         return plan.epoch is not self._epoch
 
@@ -232,16 +234,19 @@ class Dispatcher(ABC):
 
     @property
     def has_parked(self) -> bool:
-        """Whether entries were parked, which the dispatcher will read again."""
+        """Whether the dispatcher has parked entries, which must be read again."""
         return False
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of waiting entries."""
+        """The approximate memory of entries that were read and cannot be delivered yet."""
         return 0
 
     def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
-        """Limit the memory of waiting entries, at most to the configured limit. Listed entries stay."""
+        """Limit the memory of waiting entries, at most to the configured limit.
+
+        Entries that already wait are not dropped.
+        """
 
     # --- the contract ------------------------------------------------------------------------------------------------
 
@@ -256,7 +261,7 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def active_consumer(self) -> ConsumerState | None:
-        """The consumer that receives all entries; None for types that serve several."""
+        """The consumer that receives all entries; None for Shared and Key_Shared."""
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
@@ -277,12 +282,16 @@ class Dispatcher(ABC):
         """Return what to read now, or None if no consumer can take an entry."""
 
     def next_scan(self) -> ReadPlan | None:
-        """Return a plan that needs no new entries, or None, for a cursor at its end."""
+        """Return a plan that needs no new entries, because the cursor is at the last entry.
+
+        None if there is no other work.
+        """
         return None
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
-        """Report that all entries before `up_to` that the scan covers were assigned. `is_at_end`: the scan reached the
-        cursor's read position.
+        """Report the progress of a scan: all its entries before `up_to` were assigned.
+
+        `is_at_end`: the scan reached the cursor's read position.
         """
         raise NotImplementedError(f"{self.kind} plans no scans")
 
@@ -291,11 +300,15 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:
-        """Report that the read did not return all entries. The dispatcher requests the undelivered ones again."""
+        """Report that the read for `plan` did not return all entries.
+
+        The dispatcher requests the missing ones again.
+        """
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Return positions that were read and not delivered, so that they are requested again. `key_hashes`: their key
-        hashes, if the type needs them.
+        """Return positions that were read and not delivered, so that the dispatcher requests them again.
+
+        `key_hashes`: one per position, if the type needs them.
         """
         self.give_back(plan)
 
@@ -309,8 +322,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Record a partly acknowledged batch with `unacked_messages` left, not counting pending transaction acks.
-        Return True if dispatch can continue.
+        """Record that a batch was partly acknowledged. `unacked_messages`: the number of messages left, without
+        messages that an open transaction has acknowledged. Return True if dispatch can continue.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:

@@ -1,8 +1,8 @@
-"""Draining hashes: hashes that moved to a new consumer while the previous one has unacknowledged entries of them
+"""Draining hashes: hashes that moved to a new consumer while the previous consumer has unacknowledged entries of them
 (PIP-379).
 
-A key must not be unacknowledged at two consumers. So no other consumer receives entries of such a hash until the last
-of these entries is acknowledged, taken back, or released because its consumer left.
+A key must not be unacknowledged at two consumers. So no other consumer receives entries of the hash until the previous
+consumer has none left: each is acknowledged, taken back, or released because the consumer left.
 
 The hash is free when its number of unacknowledged entries is zero (a batch is one entry); the number of messages is for
 display. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so that a
@@ -40,7 +40,7 @@ _Held = tuple[ConsumerState, int, int]
 
 
 class DrainingHashes:
-    """Owned by a Key_Shared dispatcher; the pending acks decrement the counts.
+    """The draining hashes of one Key_Shared dispatcher. `PendingAcks` reports each released entry.
 
     `freed` collects hashes that are free again. The dispatcher takes them and dispatches the entries that waited.
     """
@@ -54,7 +54,7 @@ class DrainingHashes:
         self._more_messages: dict[int, int] = {}  # messages beyond one per entry, for hashes with batches
         self.freed: list[int] = []
         self.cleared_total = 0
-        """Hashes that were drained, over all consumers."""
+        """Total number of hashes that were drained since the dispatcher exists."""
 
     def __len__(self) -> int:
         return len(self._by_hash)
@@ -77,7 +77,8 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """Start draining `sticky_hash`, of which `consumer` has `unacked_entries`, by default with one message each.
+        """Start draining `sticky_hash`, of which `consumer` has `unacked_entries` entries, by default with one message
+        each.
 
         If the hash returned and moved away again before it was removed, the counts start again from these values.
         """
@@ -89,8 +90,9 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether an entry must not be sent to `consumer`, the owner of its hash, and count a blocked
-        attempt.
+        """Return whether an entry of this hash must not be sent to `consumer`, the hash's new owner.
+
+        Count a blocked attempt if so.
         """
         held = self._by_hash.get(sticky_hash)
         if held is None:
@@ -102,7 +104,7 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Like `blocks`, without counting an attempt."""
+        """Return the same as `blocks`, without counting an attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
@@ -111,7 +113,10 @@ class DrainingHashes:
         return None if held is None else held[0]
 
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """Count one more entry at the draining `consumer`: a chunk of a message of which it has other chunks."""
+        """Count one more entry at the draining `consumer`.
+
+        Only a chunk of a message may be delivered there, if the consumer has other chunks of it.
+        """
         held = self._by_hash.get(sticky_hash)
         if held is not None:
             assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"

@@ -1,8 +1,9 @@
-"""Dispatcher of Failover subscriptions: one consumer is active and receives everything, the others stand by.
+"""Dispatcher of Failover subscriptions: one active consumer receives all entries, the others wait to replace it.
 
-Only consumers of the best priority level are eligible. On a partition, the consumers are ordered by name and the
-partition's number modulo their count is elected, so that partitions spread over the consumers. On other topics, and on
-partitions if so configured, a hash ring of the consumer names is used, with the topic's name as key.
+Only consumers of the best priority level are eligible. On a partition, the consumers are ordered by name, and the
+partition's number modulo their count is the index of the active one, so that partitions spread over the consumers. On
+other topics, and on partitions if so configured, a hash ring of the consumer names is used, with the topic's name as
+key.
 
 A change of the active consumer stops dispatch. After a delay for acknowledgements of the former active consumer, the
 new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar. A new consumer
@@ -38,7 +39,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         partition: int | None,
         is_flow_precise: bool = False,
     ) -> None:
-        """`topic_name` is the full name; `partition` is None for the hash ring."""
+        """`topic_name` is the full name; with `partition` None, the consumer is elected by the hash ring."""
         super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
         self._topic_name = topic_name
         self._partition = partition
@@ -91,7 +92,10 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
 
 def elect(consumers: Sequence[ConsumerState], topic_name: str, partition: int | None) -> ConsumerState | None:
-    """`topic_name` is the full name; `partition` is None for the hash ring."""
+    """Return the consumer that becomes active; None without consumers.
+
+    `topic_name` is the full name; with `partition` None, the consumer is elected by the hash ring.
+    """
     if not consumers:
         return None
     best_level = min(consumer.priority_level for consumer in consumers)

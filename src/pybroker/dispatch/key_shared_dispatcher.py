@@ -41,7 +41,7 @@ _NO_LIMIT = 1 << 62
 
 
 class KeySharedSettings:
-    """Settings of the configuration; 0 disables a look-ahead limit.
+    """Settings of Key_Shared dispatchers, from the broker's configuration; 0 disables a look-ahead limit.
 
     At `look_ahead_bytes` entries are parked. At the entry limits, per consumer and per subscription, no new entries are
     read.
@@ -81,7 +81,10 @@ class _Either(Container[int]):
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):
-    """Invariants: those of the module; each waiting entry is in the set to which its hash currently belongs."""
+    """Dispatcher of one Key_Shared subscription.
+
+    Invariants: see the module; each waiting entry is in the set to which its hash currently belongs.
+    """
 
     kind = "Key_Shared"
     needs_key_hashes = True
@@ -118,7 +121,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._parked = ParkedHashes(self._place)
         self._is_scans_turn = False  # whether the next plan may be a scan
 
-    # --- to look at --------------------------------------------------------------------------------------------------
+    # --- snapshots ---------------------------------------------------------------------------------------------------
 
     @property
     def key_order(self) -> KeyOrderView:
@@ -163,8 +166,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Raise ConsumerBusy if mode or flag differs from that of the connected consumers, ConsumerAssignError for
-        invalid ranges.
+        """Attach the consumer and assign hashes to it. Raise ConsumerBusy if its mode or out-of-order flag differs from
+        the connected consumers', ConsumerAssignError for invalid ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
@@ -177,9 +180,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Pass unacknowledged entries to the new owners of their hashes. No other consumer loses a hash.
+        """Detach the consumer. Its unacknowledged entries go to the new owners of their hashes. No other consumer loses
+        a hash.
 
-        After the last consumer, only the redelivery counts are kept.
+        When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
@@ -309,7 +313,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return deliveries
 
     def _scanned_rows(self, run: AssignInput, sticky_hashes: list[int]) -> tuple[AssignInput, list[int]]:
-        """Return the rows that the scan looks for; the others are listed or already planned."""
+        """Return the entries for which the scan was made, with their hashes. Other entries already wait or are already
+        planned.
+        """
         found = [
             index
             for index, sticky_hash in enumerate(sticky_hashes)
@@ -344,7 +350,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         )
 
     def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
-        """List these (entry id, sticky hash) pairs, or park their hashes without capacity."""
+        """Keep these (entry id, sticky hash) pairs as waiting entries. Park the hashes for which the memory limit
+        leaves no capacity.
+        """
         self._replay.now_ms = self.now_ms
         bound = self._look_ahead_bytes
         free = bound - self.look_ahead_size_bytes
@@ -382,7 +390,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         unacked_counts: list[int],
         waiting: Container[int],
     ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
-        """Return the rows for each consumer, and the rows that wait. All rows of hashes in `waiting` wait."""
+        """Return the indexes of the entries for each consumer, and of the entries that must wait.
+
+        All entries of hashes in `waiting` wait.
+        """
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
@@ -491,7 +502,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 "a moved hash does not drain"
             )
 
-    # --- where entries belong ----------------------------------------------------------------------------------------
+    # --- consumers of entries ----------------------------------------------------------------------------------------
 
     def _place(self, sticky_hash: int) -> ConsumerState | None:
         keeper = self._kept.by_hash.get(sticky_hash)

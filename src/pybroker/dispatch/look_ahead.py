@@ -1,4 +1,4 @@
-"""Snapshots of entries that a subscription has read and cannot deliver yet, for display."""
+"""Snapshots of entries that a subscription has read and cannot deliver yet, for stats and `explain`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChunksOfConsumer(NamedTuple):
 
 
 class ChunkLookAhead(NamedTuple):
-    """Entries of a Shared subscription that wait for one consumer each."""
+    """Chunks of large messages, each of which only one consumer of a Shared subscription may receive."""
 
     entries: int
     size_bytes: int

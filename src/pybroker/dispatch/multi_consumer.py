@@ -2,7 +2,7 @@
 
 Entries that a consumer returns, or has when it leaves, wait for redelivery with an increased redelivery count. A
 consumer and the subscription stop at their limits of unacknowledged messages and continue at half of them. A subclass
-assigns the entries and keeps those that wait.
+assigns entries to consumers, and keeps entries that must wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from pybroker.model.position import Position
 
 
 class MultiConsumerDispatcher(Dispatcher):
-    """Invariant: an entry is in `PendingAcks`, or waits to be sent, or neither; never both."""
+    """The base of Shared and Key_Shared dispatchers.
+
+    Invariant: an entry is in `PendingAcks`, or waits to be sent, or neither; never both.
+    """
 
     keeps_chunks_together = True
 

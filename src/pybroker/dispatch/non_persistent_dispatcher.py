@@ -30,7 +30,7 @@ ENTRY_ID = 0
 
 
 class NonPersistentDispatcher(ABC):
-    """Owned by one subscription.
+    """Decides which consumers of one subscription receive a message, when it is published.
 
     Invariants: every entry goes to at most one consumer; no entry goes to a consumer without a permit.
     """
@@ -44,7 +44,7 @@ class NonPersistentDispatcher(ABC):
     def __init__(self) -> None:
         self.consumers: list[ConsumerState] = []
         self.owners: HashOwners | None = None
-        """None for types that do not use keys."""
+        """The owners of the key hashes; None for types that do not use keys."""
         self.dropped_messages = 0
 
     @property
@@ -53,7 +53,10 @@ class NonPersistentDispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> None:
-        """Raise ConsumerBusy or ConsumerAssignError if the consumer is refused; the dispatcher is then unchanged."""
+        """Attach the consumer.
+
+        Raise ConsumerBusy or ConsumerAssignError if it is refused; the dispatcher is then unchanged.
+        """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> None: ...
@@ -62,7 +65,10 @@ class NonPersistentDispatcher(ABC):
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
-        """Return one delivery per consumer. Other entries are dropped and counted."""
+        """Assign entries at publishing.
+
+        Return one delivery per consumer that receives some. Entries that no consumer can take are dropped and counted.
+        """
 
     def _up_to_permits(
         self, consumer: ConsumerState, payloads: list[bytes], message_counts: list[int]
@@ -96,7 +102,7 @@ def _delivery(consumer: ConsumerState, payloads: list[bytes], message_counts: li
 
 
 class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
-    """Sends everything to the active consumer."""
+    """Base of Exclusive and Failover: all messages go to the active consumer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +136,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """Dispatcher of an Exclusive subscription."""
+    """Exclusive: at most one consumer, which receives all messages."""
 
     kind = "Exclusive"
 
@@ -149,7 +155,7 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
     kind = "Failover"
 
     def __init__(self, topic_name: str, partition: int | None) -> None:
-        """`topic_name` is the full name; `partition` is None for the hash ring."""
+        """`topic_name` is the full name; with `partition` None, the consumer is elected by the hash ring."""
         super().__init__()
         self._topic_name = topic_name
         self._partition = partition
@@ -159,7 +165,7 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class SharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Round robin within the best priority level on which a consumer can take an entry."""
+    """Shared: round robin within the best priority level on which a consumer can take an entry."""
 
     kind = "Shared"
 
@@ -197,8 +203,9 @@ class SharedNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Sends each entry to the owner of its hash. The first consumer sets mode and flag, which hold while any is
-    connected.
+    """Key_Shared: each entry goes to the owner of its hash.
+
+    The first consumer sets the mode and the out-of-order flag for as long as any consumer is connected.
     """
 
     kind = "Key_Shared"

@@ -6,9 +6,9 @@ decrements the counts of draining hashes.
 Invariants: one consumer at a time has an entry; a consumer's `unacked_messages` is the sum over its entries, and
 `total_messages` the sum over all; every entry is in its consumer's delivery log.
 
-The log finds one consumer's entries without a search through all, at almost no cost per message: it has whole
-deliveries, mostly ranges, and acknowledged ones are removed whenever its length has doubled. A set of ids per consumer
-would change with every acknowledgement.
+The log finds the entries of one consumer without a search through all entries. It costs almost nothing per message: it
+lists whole deliveries, and acknowledged deliveries are removed whenever its length has doubled. A set of ids per
+consumer would change with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MIN_LOG_LIMIT = 100
 
 
 class PendingAcks:
-    """Unacknowledged entries by ledger and entry id."""
+    """The unacknowledged entries of one subscription, by ledger and entry id."""
 
     __slots__ = ("_by_ledger", "_draining", "_log_limits", "_logs", "total_messages")
 
     def __init__(self, draining: DrainingHashes | None = None) -> None:
-        """`draining` is notified of every released entry while any hash drains."""
+        """`draining`: the draining hashes, which are notified of every entry that leaves a consumer."""
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # no inner dict is empty
         # The deliveries of each consumer as (ledger id, entry ids, time); some entries may be acknowledged.
         self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
@@ -70,11 +70,11 @@ class PendingAcks:
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
-        """Return the pending acks by entry, live. Call again after any change."""
+        """Return the pending acks of a ledger by entry id. The mapping is live: get it again after any change."""
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return milliseconds since 1970; None if no consumer has the entry."""
+        """Return the time of the entry's last delivery in milliseconds since 1970; None if no consumer has the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[3]
 
@@ -99,7 +99,7 @@ class PendingAcks:
         sticky_hashes: list[int] | None = None,
         now_ms: int = 0,
     ) -> int:
-        """Add entries, which no consumer may have. Return their number of messages."""
+        """Record delivered entries, which no consumer may have. Return their number of messages."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -125,7 +125,7 @@ class PendingAcks:
         return messages
 
     def remove(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Remove entries; unknown ones are ignored. Return True if that unblocked a consumer."""
+        """Remove entries that were acknowledged; unknown ones are ignored. Return True if that unblocked a consumer."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
@@ -155,8 +155,8 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Lower the entry's count to `unacked_messages`, 0 while a transaction has acknowledged the rest. Return True
-        if that unblocked its consumer.
+        """Lower the number of unacknowledged messages of a batch, to 0 while an open transaction has acknowledged the
+        rest. Return True if that unblocked its consumer.
 
         The count is never raised. While a hash drains, an entry with 0 messages counts as one.
         """
@@ -171,7 +171,7 @@ class PendingAcks:
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
-        """Return True if that unblocked a consumer."""
+        """Remove all entries up to and including `position`. Return True if that unblocked a consumer."""
         unblocked = False
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             holds = self._by_ledger[ledger_id]
@@ -185,7 +185,9 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Take back those of the entries that `consumer` has. Return them and their hashes."""
+        """Of these entries, remove the ones that `consumer` has, for redelivery. Return their entry ids and sticky
+        hashes.
+        """
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
         sticky_hashes: list[int] = []
@@ -211,7 +213,10 @@ class PendingAcks:
         return taken, sticky_hashes
 
     def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
-        """Return (ledger id, entry ids, time) of each delivery; some entries may be acknowledged."""
+        """Return each delivery to the consumer as (ledger id, entry ids, milliseconds since 1970).
+
+        Some of its entries may be acknowledged.
+        """
         return list(self._logs.get(consumer, ()))
 
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
@@ -237,7 +242,9 @@ class PendingAcks:
         return counts
 
     def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
-        """Return unacknowledged messages by sticky hash; each entry counts as at least one."""
+        """Return the consumer's number of unacknowledged messages by sticky hash; each entry counts as at least one
+        message.
+        """
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
@@ -246,7 +253,7 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Forget a consumer, which must have no entries."""
+        """Remove a consumer that has no unacknowledged entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)

@@ -14,7 +14,7 @@ class _PriorityLevel:
         self.next_index = 0
 
     def remove(self, consumer: ConsumerState) -> None:
-        """Remove a consumer. The next one to be served stays the same, unless it was removed."""
+        """Remove a consumer. The round robin continues with the consumer that was next, unless that one was removed."""
         index = self.consumers.index(consumer)
         del self.consumers[index]
         if index < self.next_index:
@@ -32,7 +32,7 @@ class _PriorityLevel:
 
 
 class PriorityLevels:
-    """Owned by one dispatcher. Invariant: levels ascend, best first, and none is empty."""
+    """The consumers of one dispatcher by priority level. Invariant: levels ascend, best first, and none is empty."""
 
     def __init__(self) -> None:
         self._levels: list[_PriorityLevel] = []

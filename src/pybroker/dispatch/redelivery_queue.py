@@ -11,7 +11,7 @@ from pybroker.model.position import Position
 
 
 class Waiting(ABC):
-    """Positions that wait to be sent, for types that serve several consumers."""
+    """Positions of entries that wait to be sent, in subscriptions that serve several consumers."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class Waiting(ABC):
 
 
 class ReplaySet(Waiting):
-    """Positions to read before new entries, taken in ascending order."""
+    """Positions to be read again before new entries, lowest first."""
 
     __slots__ = ("_by_ledger",)
 
@@ -106,7 +106,7 @@ class ReplaySet(Waiting):
                 del self._by_ledger[ledger_id]
 
     def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
-        """Take the lowest positions, ascending; with `before`, only those before it."""
+        """Take the lowest positions, ascending; with `before`, only positions before it."""
         taken: list[Position] = []
         for ledger_id in sorted(self._by_ledger):
             entries = self._by_ledger[ledger_id]
@@ -132,9 +132,9 @@ class ReplaySet(Waiting):
 
 
 class RedeliveryCounts:
-    """How often each entry was taken back for redelivery; absent entries have 0.
+    """How often each entry was taken back for redelivery; the count of an absent entry is 0.
 
-    Types with one active consumer rewind the cursor and count nothing.
+    Subscription types with one active consumer rewind the cursor and count nothing.
     """
 
     __slots__ = ("_by_ledger",)
@@ -155,7 +155,7 @@ class RedeliveryCounts:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """Return None if all counts are 0."""
+        """Return the redelivery count of each entry; None if all counts are 0."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return None

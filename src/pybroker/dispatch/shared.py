@@ -4,10 +4,10 @@ An entry is sent whole to a consumer with at least one permit; a batch may make 
 level receives up to `max_round_robin_entries` at a time. The next level is served only while no consumer of a better
 level can take entries. Entries that were read and could not be delivered precede new reads.
 
-All chunks of a large message go to the consumer that received the first, even if they must wait for it. Waiting chunks
-are listed within `look_ahead_bytes`, while those of one consumer cost less than the free memory. Further chunks are
-parked and reread when the consumer can take them (`dispatch/chunks/parked_chunks.py`), alternating with other plans. If
-the consumer leaves, all entries are read again, and the chunks go to one other consumer.
+All chunks of a large message go to the consumer that received the first, even if they must wait for it. Chunks that
+wait are kept within `look_ahead_bytes`, as long as the chunks of one consumer cost less than the free memory. Further
+chunks are parked and reread when the consumer can take them (`dispatch/chunks/parked_chunks.py`), alternating with
+other plans. If the consumer leaves, all entries are read again, and the chunks go to one other consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pybroker.model.position import Position
 
 
 class SharedDispatcher(MultiConsumerDispatcher):
-    """Invariant: every consumer is on its priority level."""
+    """Dispatcher of one Shared subscription. Invariant: every consumer is on its priority level."""
 
     kind = "Shared"
     _replay: BoundReplay
@@ -42,7 +42,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_unacked_messages: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """`max_unacked_messages`: the limit of the whole subscription. It and `look_ahead_bytes`: 0 for no limit."""
+        """`max_unacked_messages`: the limit of the whole subscription. 0 means no limit, also for `look_ahead_bytes`."""
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
@@ -103,10 +103,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Its unacknowledged entries go to the others immediately.
+        """Detach the consumer. Its unacknowledged entries go to other consumers immediately.
 
-        After the last consumer, only the redelivery counts are kept: the cursor reads the entries again for the next
-        consumer, of any type.
+        When the last consumer leaves, only the redelivery counts are kept: the cursor reads the entries again for the
+        next consumer, of any type.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
@@ -274,7 +274,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return None if self.blocked else self._levels.take_turn()
 
     def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
-        """`consumer` receives rows while it has a permit and no limit is reached."""
+        """Return the index after the last entry that `consumer` receives now: it receives entries while it has a permit
+        and no limit is reached.
+        """
         budget = self._message_budget(consumer)
         end = min(end, start + self._max_round_robin_entries)
         for index in range(start, end):

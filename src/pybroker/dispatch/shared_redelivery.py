@@ -22,7 +22,7 @@ CONSUMER_BYTES = 400
 
 
 class BoundReplay(Waiting):
-    """Owned by one Shared dispatcher."""
+    """The waiting entries of one Shared dispatcher."""
 
     __slots__ = ("_bound", "_free", "_since_ms", "now_ms")
 
@@ -64,7 +64,9 @@ class BoundReplay(Waiting):
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
-        """Return since when this consumer has had bound entries without interruption."""
+        """Return the time since when this consumer has had bound entries without interruption; None without bound
+        entries.
+        """
         return self._since_ms.get(consumer)
 
     def bound_counts(self) -> dict[ConsumerState, int]:
@@ -97,7 +99,7 @@ class BoundReplay(Waiting):
             self._free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
-        """Remove the bound entries of the consumer from the position on, which are parked instead."""
+        """Remove the consumer's bound entries from `position` on, because its chunks from there on are parked."""
         for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 

@@ -1,7 +1,7 @@
 """Dispatchers with one active consumer, which receives everything in order.
 
 The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete position.
-So there is no pending or replay set, and acknowledgements cost nothing here.
+So this dispatcher tracks neither pending acks nor positions to replay, and acknowledgements cost it nothing.
 
 Permits limit the number of entries read. All entries read are sent, so batches can make the permits very negative.
 """
@@ -24,7 +24,7 @@ from pybroker.model.position import Position
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Common base: everything goes to the active consumer, which a subclass elects.
+    """Base of Exclusive and Failover: all entries go to the active consumer, which the subclass elects.
 
     Invariant: the active consumer is attached, and exists whenever a consumer is attached.
     """
@@ -36,7 +36,9 @@ class SingleActiveDispatcher(Dispatcher):
         max_read_size_bytes: int,
         is_flow_precise: bool = False,
     ) -> None:
-        """With `is_flow_precise`, permits are converted to entries by recent batch sizes, not one each."""
+        """With `is_flow_precise`, permits (messages) are converted to entries by recent batch sizes; otherwise one
+        permit counts as one entry.
+        """
         super().__init__(redelivery_counts)
         self._is_flow_precise = is_flow_precise
         self._max_read_batch_entries = max_read_batch_entries
@@ -75,7 +77,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Entries that an active consumer leaves unacknowledged are read again."""
+        """Detach the consumer. Entries that the active consumer leaves unacknowledged are read again."""
         self.consumers.remove(consumer)
         return self._elect_again()
 
@@ -157,7 +159,10 @@ class SingleActiveDispatcher(Dispatcher):
             assert not consumer.blocked
 
     def _elect_again(self) -> Redelivery:
-        """Elect after consumers changed. A new active consumer begins at the first unacknowledged entry."""
+        """Elect the active consumer after consumers changed.
+
+        A new active consumer begins at the first unacknowledged entry.
+        """
         before = self._active
         self._active = self._elect()
         if self._active is before:
@@ -166,7 +171,10 @@ class SingleActiveDispatcher(Dispatcher):
         return Redelivery(rewind=True, wake=self._can_move())
 
     def _void_reads(self) -> None:
-        """Void active reads before the cursor is rewound; their entries would come twice and out of order."""
+        """Make active reads void before the cursor is rewound.
+
+        Otherwise their entries would be delivered twice and out of order.
+        """
         self._epoch = object()
         self._log.clear()
 

@@ -1,8 +1,8 @@
 """Views of a dispatcher for statistics, inspection and `explain`.
 
-A dispatcher returns a view, or None if its type does not track these things (`Dispatcher.individual` and the properties
-beside it). Code outside this package asks for a view and never for the class of a dispatcher, so a new type is added
-here alone. Views are live: a caller that yields to the event loop must ask again.
+A dispatcher has a property for each view (such as `Dispatcher.individual`), which is None if its type does not track
+these values. Code outside this package uses views and never the class of a dispatcher, so a new type is added in this
+package alone. Views are live: after yielding to the event loop, get the view again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pybroker.model.position import Position
 
 
 class InOrderView(Protocol):
-    """Types with one active consumer, which receives all entries in order."""
+    """Exclusive and Failover subscriptions, with one active consumer that receives all entries in order."""
 
     @property
     def ranges(self) -> StickyRangesSelector | None:
@@ -39,7 +39,7 @@ class InOrderView(Protocol):
 
 
 class IndividualView(Protocol):
-    """Types that serve several consumers, with individual acknowledgements: Shared and Key_Shared."""
+    """Shared and Key_Shared subscriptions, with several consumers and individual acknowledgements."""
 
     redelivery_counts: RedeliveryCounts
     unacked_messages: int
@@ -61,7 +61,7 @@ class IndividualView(Protocol):
 
 
 class ChunkOrderView(IndividualView, Protocol):
-    """Shared: all chunks of a message go to the consumer that received the first one."""
+    """Shared subscriptions: the chunks that wait for the consumer of their message's first chunk."""
 
     @property
     def waiting(self) -> BoundReplay: ...
@@ -78,7 +78,7 @@ class ChunkOrderView(IndividualView, Protocol):
 
 
 class KeyOrderView(IndividualView, Protocol):
-    """Key_Shared: the hashes of keys, their owners, and the entries that wait for them."""
+    """Key_Shared subscriptions: the owners of the key hashes, and the entries that wait for each hash."""
 
     draining: DrainingHashes
     owners: HashOwners

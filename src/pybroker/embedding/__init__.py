@@ -1,11 +1,11 @@
-"""A broker in the process of its user: on the user's event loop, or on a separate thread.
+"""An embedded broker: in the process of the program that uses it, on that program's event loop or on a separate thread.
 
     async with pybroker.embed() as broker:
         client = pulsar.Client(broker.service_url)
 
-It changes no global state (signals, logging, garbage collection, metric registries), so several brokers can run in one
-process, and nothing remains when they end. Start with `embedded_broker.py`; `thread.py` is the version for code without
-an event loop, and `faults.py` has the faults that a test can inject.
+An embedded broker changes no global state (signals, logging, garbage collection, metric registries), so several brokers
+can run in one process, and nothing remains when they end. Start with `embedded_broker.py`; `thread.py` is the version
+for code without an event loop, and `faults.py` has the faults that a test can inject.
 """
 
 from pybroker.embedding.embedded_broker import EmbeddedBroker, embed

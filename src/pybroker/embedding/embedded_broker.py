@@ -163,8 +163,8 @@ class EmbeddedBroker:
             await self._crash()
 
     async def restart(self) -> None:
-        """Start again with the stored data, at the same ports. A running broker crashes first. Raises NotRunning after
-        `close`.
+        """Start again with the stored data, at the same ports. A running broker is stopped first, as by `crash`. Raises
+        NotRunning after `close`.
         """
         async with self._changing:
             await self._crash()
@@ -251,7 +251,10 @@ class EmbeddedBroker:
             self._runtime = None
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """Crash, where a broker alone in its process would end the process."""
+        """Crash the embedded broker, because a durable write failed.
+
+        (A broker alone in its process would end the process.)
+        """
         logs.error(
             "storage.lost", error=str(error), action="the embedded broker crashes: call restart() to start it again"
         )
@@ -333,7 +336,7 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete the broker's files only: the directory may contain other files."""
+    """Delete the broker's files in `directory`, which may contain other files."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

@@ -48,7 +48,7 @@ _REFUSABLE = (
 
 
 class Line(Protocol):
-    """A client's connection, as the faults use it."""
+    """The connection of one client, with the operations that faults need."""
 
     def topics(self) -> Iterable[str]: ...
 
@@ -69,7 +69,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """Selection of connections: all values that are set must match. Without values all clients match."""
+    """A selection of connections: all values that are set must match. Without values all clients match."""
 
     topic: str | None = None
     name: str | None = None
@@ -259,8 +259,9 @@ class Faults:
         topic: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
-        `error`, a ServerError of the protocol. `topic` is that of the command. Raises ValueError for unknown names.
+        """Refuse the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
+        `error`, a ServerError of the protocol. `topic`: only commands for this topic. Raises ValueError for unknown
+        names.
         """
         types = frozenset({_command_type(command)})
         aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
@@ -302,11 +303,11 @@ class Faults:
         return self._made_by(fill(True), fill(False))
 
     def undo_all(self) -> None:
-        """End all faults. Warns of those that never happened (UnusedFault)."""
+        """End all faults. Warns of faults that never happened (UnusedFault)."""
         warn_of(self.end_all())
 
     def end_all(self) -> list[Unused]:
-        """End all faults and return the reports of those that never happened."""
+        """End all faults and return the warnings of faults that never happened."""
         unused = []
         while self._made:
             report = self._made[-1].end()

@@ -36,7 +36,7 @@ _ACK = pb.BaseCommand.ACK
 
 
 class EmbeddedConnection(Connection, Line):
-    """The connection of one client."""
+    """A client's connection to an embedded broker. It applies the active faults."""
 
     def __init__(self, context: ServerContext, faults: Faults, clock: MovedClock) -> None:
         super().__init__(context)
@@ -250,7 +250,9 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Move the client's times in `entry` by `added_ms`. Invalid data stays unchanged, because other code refuses it."""
+    """Return `entry` with the client's times moved by `added_ms` milliseconds. Invalid data stays unchanged, because
+    other code refuses it.
+    """
     try:
         metadata, payload = split_entry(entry)
     except ProtocolViolation:
@@ -262,7 +264,7 @@ def moved(entry: bytes, added_ms: int) -> bytes:
 
 
 class LateCalls:
-    """Queue of calls to be made later by the broker's clock. Invariant: no call overtakes another."""
+    """A queue of calls that are made later, by the broker's clock. Invariant: no call overtakes another."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -26,7 +26,7 @@ class Fullness:
 
 
 class FillableLedgerStore(MemoryLedgerStore):
-    """Refuses appends while the simulated disk is full."""
+    """A ledger store in memory that refuses appends while the simulated disk is full."""
 
     fullness: Fullness
 
@@ -40,7 +40,7 @@ class FillableLedgerStore(MemoryLedgerStore):
 
 
 class FillableDisk(Disk):
-    """Reports no free space while the simulated disk is full."""
+    """A disk that reports no free space while the simulated disk is full."""
 
     def __init__(self, fullness: Fullness) -> None:
         self._fullness = fullness

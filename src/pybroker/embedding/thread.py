@@ -48,7 +48,7 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """See `EmbeddedClock.advance`. Calls from several threads run one after the other."""
+        """Advance the clock, as `EmbeddedClock.advance` does. Calls from several threads run one after the other."""
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)

@@ -25,7 +25,7 @@ advance continues.
 
 
 class MovedClock(Clock):
-    """The machine's time plus the added time."""
+    """A clock that shows the machine's time plus the time that tests have added."""
 
     def __init__(self) -> None:
         self.added_ms = 0.0

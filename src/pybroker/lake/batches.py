@@ -31,8 +31,8 @@ class Batch:
 
 
 def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
-    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry
-    per topic.
+    """Select the entries of the next commit: of each topic a part in proportion to its backlog, about `limit_bytes` in
+    total, but at least one entry per topic.
 
     Positions also advance in plans without entries, for example past empty ledgers.
     """
@@ -109,7 +109,7 @@ def shares(batch: Batch, count: int, least_bytes: int) -> list[list[EntryRange]]
     """Divide the batch into at most `count` shares of about equal size, none much below `least_bytes`, because each writes a
     file.
 
-    Pieces are divided where a share is full. Entries stay in order within and across shares.
+    Pieces are divided at the end of a full share. Entries stay in order within and across shares.
     """
     wanted = max(1, min(count, batch.size_bytes // max(1, least_bytes)))
     target = max(1, -(-batch.size_bytes // wanted))

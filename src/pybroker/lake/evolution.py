@@ -1,8 +1,8 @@
 """Schema evolution: the changes that a table needs for rows with other columns, and the changes that are impossible.
 
-Pure logic: Arrow schemas in, a list of changes or a refusal out. A table column that is no longer read stays, and is null in
-new rows. Columns are compared by name. A rename must be declared (by an option, or an alias in the Avro schema); it is never
-guessed.
+Pure: from two Arrow schemas, it returns a list of changes or raises a refusal. A table column that is no longer read
+stays, and is null in new rows. Columns are compared by name. A rename must be declared (by an option, or an alias in
+the Avro schema); it is never guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_TYPE_LENGTH = 40
 
 
 class EvolutionRefused(ValueError):
-    """The table cannot store these rows. The text names each column, the reason, and the possible remedies."""
+    """The table cannot store these rows. The text contains each column, the reason, and the possible remedies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ Step = AddColumn | RenameColumn | PromoteColumn | ChangeInside
 
 
 def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether the new type contains all values of the old one, as table formats allow it: int→long, float→double, decimal."""
+    """Return whether the new type contains all values of the old type, and table formats allow the change: int→long,
+    float→double, larger decimal.
+    """
     if pa.types.is_integer(old) and pa.types.is_integer(new):
         return bool(new.bit_width > old.bit_width)
     if pa.types.is_floating(old) and pa.types.is_floating(new):
@@ -127,7 +129,7 @@ def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], p
 
 
 def _changes_inside(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
-    """Whether a nested type changes. Impossible changes are added to `problems`."""
+    """Return whether a nested type changes. Impossible changes are added to `problems`."""
     if pa.types.is_struct(old):
         changed = False
         parts = {old.field(i).name: old.field(i) for i in range(old.num_fields)}
@@ -157,12 +159,17 @@ def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[
 
 
 def same_type(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are stored alike. Large and small variants are; nested names and metadata do not matter."""
+    """Return whether two types are stored alike.
+
+    Large and small variants are alike; nested names and metadata do not matter.
+    """
     return bool(usual_type(old) == usual_type(new))
 
 
 def evolved(present: pa.Schema, steps: list[Step]) -> pa.Schema:
-    """Return the schema after these steps, for formats with a plain schema. Delta and Parquet files keep their column names."""
+    """Return the schema after these changes, for formats without column ids (Delta, Parquet), in which columns keep
+    their names.
+    """
     fields = {field.name: field for field in present}
     for step in steps:
         if isinstance(step, AddColumn):

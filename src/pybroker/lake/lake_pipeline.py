@@ -1,9 +1,9 @@
 """The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that
 table version.
 
-After a kill before the commit, cleaning removes the written files. Only the table stores positions, so they cannot
-disagree with its rows. A conflict discards the work, unless the table still has the positions and the owner with which
-the work began. Then the same files are committed on top of the other writer's changes.
+If the process is killed in front of the commit, cleaning removes the written files. Only the table stores positions, so
+they cannot disagree with its rows. A conflict discards the work, unless the table still has the positions and the owner
+with which the work began. Then the same files are committed on top of the other writer's changes.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class LeaseHeld(LakeError):
 
 
 class LeaseLost(LakeError):
-    """Another process has taken over the lease, and this one must stop."""
+    """Another process has taken over the lease, and this process must stop."""
 
 
 class Planner(ABC):
-    """The topics and entries to read; implemented over an EntrySource."""
+    """Determines the topics and entries to read. Implemented with an EntrySource."""
 
     @abstractmethod
     def topics(self) -> list[str]:
@@ -61,7 +61,7 @@ class Planner(ABC):
 
     @abstractmethod
     def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
-        """Return the start of topics that have no position in the table."""
+        """Return the start position of each of these topics, which have no position in the table."""
 
     @abstractmethod
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
@@ -69,12 +69,12 @@ class Planner(ABC):
 
     @abstractmethod
     def reading(self, topics: Sequence[str]) -> RowReading:
-        """Return how entries of these topics become rows, by the newest schemas. Called after `plan`, so no planned entry has a
-        newer schema.
+        """Return the conversion of entries of these topics to rows, by the newest schemas. Called after `plan`, so no
+        planned entry has a newer schema.
         """
 
     def renames(self) -> dict[str, str]:
-        """Return the old column name of each renamed one, as of the last `reading`."""
+        """Return the old name of each renamed column, as of the last call of `reading`."""
         return {}
 
 
@@ -197,7 +197,10 @@ class LakePipeline:
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:
-        """Commit once if there are new entries. Return whether there were. Raises LeaseLost, LakeError, ReadingFailed."""
+        """Commit once if there are new entries.
+
+        Return whether there were any. Raises LeaseLost, LakeError, ReadingFailed.
+        """
         self._check_owner()
         batch = self.plan()
         self.figures.lag_bytes = batch.size_bytes + batch.remaining_bytes
@@ -292,7 +295,9 @@ class LakePipeline:
         )
 
     def _is_as_begun(self, began: TableState) -> bool:
-        """Whether the files written for `began` contain exactly the missing rows of the current state, and fit its layout."""
+        """Return whether the files that were written for the state `began` contain exactly the rows that the current
+        state lacks, and fit its layout.
+        """
         state = self.state
         return (
             state.progress.positions == began.progress.positions

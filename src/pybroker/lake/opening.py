@@ -1,4 +1,4 @@
-"""Creates the table, the reading and the planner from the settings."""
+"""Creates the parts of a pipeline from its settings: table, row reading and planner."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from pybroker.model.topic_patterns import InvalidPattern, UnsupportedPattern, pa
 from pybroker.reading.read_options import SourceOptions
 
 KEEP_WITHOUT_NUMBER_MS = 3_600_000
-"""Minimum age of deleted files in formats that keep files by age only: the time that a reader of an older version has."""
+"""Minimum age of deleted files in formats that keep files by age only.
+
+Readers of an older version have this time to finish.
+"""
 
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
-    """Return the table, which need not exist yet. `topics`: the topics with positions to load (Delta)."""
+    """Return the table, which need not exist yet.
+
+    `topics`: topics whose positions are loaded with the table (needed by Delta).
+    """
     if settings.format == "iceberg":
         from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
 

@@ -1,4 +1,4 @@
-"""Rules for deleting files that no version of a table names."""
+"""Rules for deleting orphaned files, which belong to no version of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 
 MERGED_PREFIX = "merged"
-"""Prefix of merged files. Without an epoch, because maintenance may run beside the owner of the lease."""
+"""Prefix of the names of merged files.
+
+It contains no epoch, because maintenance may run beside the owner of the lease.
+"""
 
 
 def file_prefix(pipeline: str, epoch: int) -> str:
@@ -15,7 +18,7 @@ def file_prefix(pipeline: str, epoch: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The rules for a pipeline with the current epoch `epoch`.
+    """The rules for a pipeline whose current owner has the epoch `epoch`.
 
     A file of an earlier epoch may be deleted at once: its writer loaded the table before the current owner took over, so its commit
     will always be refused. Any other file may belong to a pending commit, and is deleted by age only.

@@ -27,7 +27,7 @@ class Partitioning:
     unit: Unit
 
     def value_text(self, value: int | None) -> str:
-        """Return a partition's value in paths: `2026-11-23-04`, `2026-11-23`, `null`."""
+        """Return the text for a partition in paths: `2026-11-23-04`, `2026-11-23`, or `null`."""
         if value is None:
             return "null"
         moment = self.start_of(value)

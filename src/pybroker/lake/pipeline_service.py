@@ -38,7 +38,7 @@ class ServiceOptions:
 
 @dataclass
 class Report:
-    """The result of a run, for `--json`."""
+    """The result of a pipeline's run, for `--json`."""
 
     figures: Figures
     maintenance: Done = field(default_factory=Done)

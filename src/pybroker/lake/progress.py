@@ -1,4 +1,4 @@
-"""Progress of a pipeline and its lease, which are committed together with the rows.
+"""Progress of a pipeline (its read positions) and its lease, which are committed together with the rows.
 
 `Progress` is stored in the commit that adds the rows (as table properties, app transactions, or in a manifest). It is stored
 nowhere else, so it cannot disagree with the rows after a crash.
@@ -17,12 +17,13 @@ MAX_PIPELINE_NAME_LENGTH = 100
 
 
 class ProgressUnreadable(ValueError):
-    """The table contains an invalid position or lease. The text names the remedy."""
+    """The table contains an invalid position or lease. The text contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write. `epoch` increases with each owner; until `until_ms` (Unix time) no other process begins.
+    """The right of one process to write as this pipeline. `epoch` increases with each owner; until `until_ms` (Unix
+    time) no other process begins.
 
     The clock only avoids wasted work. If a lease expires while its owner is alive, the owner loses its next commit but never a
     row, because a commit is refused if the table has changed since its writer loaded it.
@@ -62,7 +63,7 @@ class Progress:
 
 
 def positions_text(positions: Mapping[str, Place]) -> str:
-    """Return the positions as JSON, with equal text for equal positions: `{"t":{"persistent://...":[12,0]},"v":1}`."""
+    """Return the positions as JSON. Equal positions give equal text: `{"t":{"persistent://...":[12,0]},"v":1}`."""
     places = {topic: list(place) for topic, place in sorted(positions.items())}
     return json.dumps({"t": places, "v": FORMAT_VERSION}, separators=(",", ":"), sort_keys=True)
 

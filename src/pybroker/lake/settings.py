@@ -31,7 +31,7 @@ from pybroker.reading.quantities import size_bytes, time_ms
 from pybroker.reading.read_options import MODES
 
 OF_CONNECTION = ("admin_url", "service_url", "auth_params", "tls_trust_certs_file")
-"""Settings in a file that name the broker. The command line has the usual connection options instead."""
+"""Settings in a file that select the broker. The command line has the usual connection options instead."""
 FORMATS = ("iceberg", "delta", "parquet")
 MAX_WORKERS = 64
 
@@ -100,7 +100,7 @@ class LakeSettings:
 
     @property
     def start_place(self) -> str | int:
-        """`earliest`, `latest` or milliseconds."""
+        """The configured start: `earliest`, `latest`, or milliseconds since 1970."""
         return _start(self.start)
 
     @property
@@ -134,7 +134,7 @@ _LEAST = {
 def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topics: bool = True) -> LakeSettings:
     """Load settings from a TOML file and the command line (None: not set). Raises SettingsRefused.
 
-    Without `needs_topics`, for commands that read no entries, the settings need not name a topic.
+    Without `needs_topics`, for commands that read no entries, the settings need no topic.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}

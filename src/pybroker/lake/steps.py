@@ -1,4 +1,4 @@
-"""Named steps of a pipeline, at which tests can kill it."""
+"""Named steps of a pipeline, at which tests can kill the process."""
 
 from __future__ import annotations
 

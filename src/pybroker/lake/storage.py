@@ -30,7 +30,7 @@ class AlreadyThere(Exception):
 
 @dataclass(frozen=True)
 class StoredFile:
-    """An existing file."""
+    """A file in the storage, with its size and time of change."""
 
     location: str
     size_bytes: int

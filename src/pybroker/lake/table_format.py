@@ -1,7 +1,7 @@
 """The interface of table formats: load the state, write files, and commit against exactly that state.
 
-Invariant of each format: a commit succeeds only if the table has not changed since its state was loaded. Otherwise nothing of
-it is visible, and it raises `CommitConflict`. No format retries a commit.
+Invariant of each format: a commit succeeds only if the table has not changed since its state was loaded. Otherwise it
+changes nothing and raises `CommitConflict`. No format retries a commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.lake.progress import Progress
 
 
 class LakeError(Exception):
-    """A table cannot be used as requested. The text names the next step."""
+    """A table cannot be used as requested. The text contains the next step."""
 
 
 class CommitConflict(LakeError):
@@ -88,7 +88,7 @@ class Change:
 
 
 class LakeTable(ABC):
-    """One table, bound to the pipeline that writes into it. Synchronous, not thread-safe."""
+    """The interface of one table, bound to the pipeline that writes into it. Synchronous, not thread-safe."""
 
     name: str
 
@@ -130,8 +130,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
-        """Return files that no version names: changed before `older_than_ms`, or written by this pipeline in an earlier epoch,
-        so that their writer can no longer commit.
+        """Return orphaned files, which belong to no version: changed before `older_than_ms`, or written by this
+        pipeline in an earlier epoch, so that their writer can no longer commit.
         """
 
     @abstractmethod

@@ -31,14 +31,17 @@ class MaintenanceOptions:
     keep_ms: int = 0
     """Minimum age of expired versions, in addition to `keep_versions`."""
     orphan_age_ms: int = 24 * 3600 * 1000
-    """Longer than any commit takes, because a younger file that no version names may belong to a pending commit."""
+    """Minimum age of deleted orphaned files.
+
+    Longer than any commit takes, because a younger file may belong to a pending commit.
+    """
     compression: str = "zstd"
     storage_options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Done:
-    """Results of maintenance."""
+    """Numbers of files and versions that maintenance has changed."""
 
     merged_files: int = 0
     merged_into: int = 0
@@ -49,7 +52,8 @@ class Done:
 def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> list[list[TableFile]]:
     """Return groups of enough files with one partition and similar size. Each group becomes about one file.
 
-    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table, and not at each merge.
+    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table instead of at each
+    merge.
     """
     classes: dict[tuple[int | None, int], list[TableFile]] = {}
     for file in files:
@@ -76,7 +80,7 @@ def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> 
 
 
 class Maintenance:
-    """Maintenance of one table."""
+    """The maintenance operations of one table."""
 
     def __init__(self, table: LakeTable, options: MaintenanceOptions) -> None:
         self._table = table

@@ -80,7 +80,8 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the cursor of the durable subscription that shows the backlog and retains entries that are not in the table.
+        """Move the cursor of the durable subscription that shows the backlog, and retains entries that are not in the
+        table yet.
 
         Failures are logged only; the next commit moves the cursor again.
         """

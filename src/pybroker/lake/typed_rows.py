@@ -33,7 +33,7 @@ METADATA_COLUMNS = (
     "__producerName",
     "__sequenceId",
 )
-"""Default metadata columns of a table. They include those that identify a message."""
+"""Default metadata columns of a table. They include the columns that identify a message."""
 ALL_OF_THE_SCHEMA = "*"
 MAX_IDLE_SOURCES = 8
 """Limit per process. The source that is idle for longest is closed."""
@@ -42,7 +42,7 @@ _idle = IdleSources(MAX_IDLE_SOURCES)
 
 @dataclass(frozen=True)
 class TypedRows:
-    """A reading that opens a source in the process that uses it."""
+    """A conversion of entries to typed rows. It opens a source in the process that uses it."""
 
     where: SourceOptions
     reading: TypedReading
@@ -68,8 +68,8 @@ def close_idle_sources() -> None:
 def reading_maker(
     settings: LakeSettings, where: SourceOptions
 ) -> Callable[[EntrySource, Sequence[str]], tuple[TypedRows, dict[str, str]]]:
-    """Return a function that creates readings by the newest schema of the topics, with declared renames and those of Avro
-    aliases.
+    """Return a function that creates the conversion by the newest schema of the topics, and returns the renames:
+    declared ones and Avro aliases.
 
     It is called after the ends of the topics are known, so no row is decoded with a schema older than its own.
     """

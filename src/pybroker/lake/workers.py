@@ -1,4 +1,4 @@
-"""Workers that read and write the shares of a commit. Here threads of this process; `pipelines` has Spark tasks."""
+"""Workers that read and write the shares of a commit: threads of this process. `pipelines` has workers as Spark tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowReading(Protocol):
 
 @dataclass(frozen=True)
 class RenamedRows:
-    """The same rows with other column names."""
+    """A row conversion that returns the rows of another one with other column names."""
 
     inner: RowReading
     schema: pa.Schema
@@ -39,7 +39,7 @@ class RenamedRows:
 
 
 class Workers(ABC):
-    """Writes the files of a commit."""
+    """Reads the shares of a commit and writes their files."""
 
     count: int
 

@@ -127,7 +127,7 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated size of the file; buffered rows count as a third of their size in memory."""
+        """The estimated size of the file in bytes; buffered rows count as a third of their size in memory."""
         return self._output.tell() + self.waiting_bytes // 3
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -159,8 +159,8 @@ class _OpenFile:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    """Return the columns with repeated values. For values and ids, trying a dictionary would cost a third of the write time in
-    vain.
+    """Return the columns for which Parquet should try a dictionary. For payloads and ids, trying would cost a third of
+    the write time without benefit.
     """
     repeating = [
         field.name

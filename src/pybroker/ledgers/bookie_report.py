@@ -1,4 +1,6 @@
-"""The bookies of a ledger store on BookKeeper as explanations, metrics and health show them. Values only."""
+"""The condition of the bookies of a ledger store on BookKeeper, as `explain`, metrics and health checks show it. Values
+only.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import NamedTuple
 from pybroker.model.counters import LATENCY_BOUNDS_MS, Buckets
 
 SLOW_APPEND_MS = 1000
-"""An append that is not confirmed after this time waits for bookies."""
+"""An append that is not confirmed after this time counts as waiting for bookies."""
 
 
 class BookieCondition(Enum):
@@ -16,16 +18,18 @@ class BookieCondition(Enum):
 
     USABLE = "usable"
     QUARANTINED = "quarantined"
-    """It failed often. It is only chosen for new ensembles if there are not enough others."""
+    """The bookie failed often. It is only chosen for new ensembles if too few other bookies exist."""
     READ_ONLY = "read-only"
     UNREACHABLE = "unreachable"
-    """It is registered, but it has not answered since its connection failed."""
+    """The bookie is registered, but has not answered since its connection failed."""
     UNREGISTERED = "unregistered"
-    """Its session with ZooKeeper has ended: it stopped, or is cut off."""
+    """The bookie's session with ZooKeeper has ended: the bookie stopped, or has no connection to ZooKeeper."""
 
 
 class BookieReport(NamedTuple):
-    """One bookie. `since_ms` is when its condition began; None if it was so when the broker started."""
+    """The condition of one bookie. `since_ms`: the time at which the condition began; None if it already existed when
+    the broker started.
+    """
 
     bookie_id: str
     condition: BookieCondition
@@ -33,11 +37,11 @@ class BookieReport(NamedTuple):
     failure: str = ""
     """The reason of the last failure."""
     failure_count: int = 0
-    """Lost connections, time-outs and refusals since the broker started."""
+    """Lost connections, timeouts and refusals since the broker started."""
 
 
 class BookiesReport(NamedTuple):
-    """All known bookies. `needed`: bookies that a new ledger needs."""
+    """The conditions of all known bookies. `needed`: the number of bookies that a new ledger needs."""
 
     bookies: tuple[BookieReport, ...]
     needed: int
@@ -48,7 +52,7 @@ class BookiesReport(NamedTuple):
 
     @property
     def writable_count(self) -> int:
-        """Return the number of bookies of which new ensembles can be made."""
+        """Return the number of bookies that can be part of new ensembles."""
         writable = (BookieCondition.USABLE, BookieCondition.QUARANTINED)
         return sum(each.condition in writable for each in self.bookies)
 
@@ -82,7 +86,7 @@ class OperationTimes:
 
 
 class ClientStatistics(NamedTuple):
-    """Counters of the client of the bookies. `operations` has Pulsar's names: ADD_ENTRY and so on."""
+    """Counters of the broker's BookKeeper client. The names in `operations` are Pulsar's, such as ADD_ENTRY."""
 
     operations: dict[str, OperationTimes]
     pending_adds: int

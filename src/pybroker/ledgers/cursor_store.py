@@ -18,7 +18,7 @@ CursorDone = Callable[[StoreError | None], None]
 
 
 class CursorOwner(ABC):
-    """The live cursor of an id, while its topic is loaded."""
+    """A cursor whose topic is loaded. The store requests snapshots of the cursor's state from it."""
 
     @abstractmethod
     def snapshot(self) -> bytes:
@@ -26,7 +26,7 @@ class CursorOwner(ABC):
 
 
 class CursorStore(ABC):
-    """Cursor records by cursor id, which is never used twice within one data directory."""
+    """Durable cursor records by cursor id. No id is used twice within one data directory."""
 
     @property
     def needs_whole_states(self) -> bool:
@@ -34,35 +34,35 @@ class CursorStore(ABC):
         return False
 
     def state_bytes(self, _cursor_id: str) -> int:
-        """Return the size of the last state that was stored; 0 if it is not limited."""
+        """Return the size in bytes of the last stored state; 0 if the store does not limit sizes."""
         return 0
 
     def write_wait_ms(self, _cursor_id: str) -> float | None:
-        """Return for how long the write of a cursor has been in flight; None if none is, or it is unknown. No IO."""
+        """Return for how many milliseconds a write of the cursor has been in flight; None without one, or if it is
+        unknown. No IO.
+        """
         return None
 
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """Return the last snapshot, if any, and the deltas after it, oldest first."""
+        """Return the last snapshot (None without one) and the deltas after it, oldest first."""
 
     @abstractmethod
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
-        """Let `owner` provide snapshots from now on."""
+        """Register `owner`, which provides snapshots of the cursor from now on."""
 
     @abstractmethod
     async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
-        """Write a last snapshot if there were deltas since the previous one, and forget the owner. Unknown ids: no effect.
+        """Write a last snapshot if there were deltas since the previous one, and remove the owner. Unknown ids are
+        ignored.
 
         `is_changed`: the owner's state has changes that are in no delta, so only the snapshot can store them. Raises StoreError.
         """
 
     @abstractmethod
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
-        """Write `delta`; `done` is called on the loop once it is durable or failed, never inside this call.
-
-        It fails with StateTooLarge if the store cannot store the whole state, which the owner then keeps in memory.
-        """
+        """Delete the cursor's state durably; unknown ids are ignored."""
 
     @abstractmethod
     async def delete(self, cursor_id: str) -> None:
-        """Forget the cursor durably; unknown ids are ignored."""
+        """Delete the cursor durably. Unknown ids are ignored."""

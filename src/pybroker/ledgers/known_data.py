@@ -1,7 +1,7 @@
 """The data that a ledger store must have according to the metadata. A start uses it to detect lost files.
 
-The metadata contain the ledgers of every topic, the entry counts of closed ledgers, and a copy of the journal's end
-(`StoreMark`), which every metadata transaction updates that writes other data.
+The metadata contains the ledgers of every topic, the entry counts of closed ledgers, and a copy of the journal's end
+(`StoreMark`). Every metadata transaction that writes other data also updates this copy.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HOW_TO_GO_ON = (
 
 
 class MissingData(StoreError):
-    """The files of stored data are missing or truncated. The start has changed nothing."""
+    """Files of stored data are missing or truncated. The start has changed nothing."""
 
     def __init__(self, text: str) -> None:
-        """`text` names the missing files or entries."""
+        """`text`: the missing files or entries."""
         super().__init__(f"{text}. {HOW_TO_GO_ON}")
         self.what = text
 
@@ -34,8 +34,8 @@ class CopiedDirectory(StoreError):
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The progress of the store when the metadata were written. Each number only rises, so an older mark is also
-    correct.
+    """The progress of the local store when metadata was written. Each number only rises, so an older mark is also
+    correct, with lower values.
     """
 
     version: int = STORE_MARK_VERSION
@@ -53,9 +53,9 @@ class KnownData:
 
     mark: StoreMark
     entry_counts: Mapping[int, int | None] = field(default_factory=dict)
-    """The ledgers that topics read from, with their entry counts; None for a ledger that was not closed."""
+    """The ledgers that topics' metadata lists, with their entry counts; None for a ledger that was not closed."""
     is_copy: bool = False
-    """Whether the files are copies, which may be of different moments."""
+    """Whether the files are copies, perhaps of different moments."""
 
 
 NOTHING_KNOWN = KnownData(StoreMark())

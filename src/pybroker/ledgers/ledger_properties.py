@@ -1,9 +1,9 @@
-"""Properties (custom metadata) of the ledgers that brokers create on a shared store: which application, part, topic and cluster
-a ledger belongs to.
+"""Properties (custom metadata) of ledgers on a shared store: the application, part, topic and cluster to which a ledger
+belongs.
 
-The first three are Pulsar's. Java brokers do not write the others, which mark the ledgers that the leader of the cluster may
-delete when no document names them: `pybroker/cluster` is the name of the cluster, and `pybroker/named-within-ms` the time within
-which the creator names the ledger, or never.
+The first three are Pulsar's. Java brokers do not write the other two. With them, the cluster's leader recognizes
+ledgers that it may delete if no managed ledger info lists them: `pybroker/cluster` is the name of the cluster, and
+`pybroker/named-within-ms` the time within which the creator stores the ledger in a managed ledger info, or never.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ MANAGED_LEDGER = "pulsar/managed-ledger"
 CLUSTER = "pybroker/cluster"
 NAMED_WITHIN = "pybroker/named-within-ms"
 AGE_FACTOR = 4
-"""An orphaned ledger is at least this many times older than the time within which its creator had to name it."""
+"""An orphaned ledger is deleted only when its age is this many times the time within which its creator had to list it
+in metadata.
+"""
 MAX_DIGITS = 15
 _PULSAR = b"pulsar"
 _MANAGED_LEDGER_COMPONENT = b"managed-ledger"
 
 
 def cluster_properties(cluster_name: str) -> dict[str, bytes]:
-    """Return the properties that all ledgers of managed ledgers of a cluster have."""
+    """Return the properties of all managed ledgers' ledgers of a cluster."""
     return {APPLICATION: _PULSAR, COMPONENT: _MANAGED_LEDGER_COMPONENT, CLUSTER: cluster_name.encode()}
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMark:
-    """The properties by which a broker marks its ledgers."""
+    """The properties by which a broker marks the ledgers that it creates."""
 
     cluster_name: str
     named_within_ms: int
 
     @classmethod
     def of_age(cls, cluster_name: str, min_age_ms: int) -> ClusterMark:
-        """Return the mark of ledgers that are orphaned from the age `min_age_ms` on."""
+        """Return a mark for ledgers that count as orphaned from an age of `min_age_ms` milliseconds on."""
         return cls(cluster_name, min_age_ms // AGE_FACTOR)
 
     def properties(self) -> dict[str, bytes]:
@@ -45,11 +47,13 @@ class ClusterMark:
 
 
 def managed_ledger_properties(mark: ClusterMark, managed_ledger: str) -> dict[str, bytes]:
-    """Return the properties of a ledger of this managed ledger, whose name is as in the path of its document."""
+    """Return the properties of a ledger of `managed_ledger`, which is the name in the path of the managed ledger info."""
     return {**cluster_properties(mark.cluster_name), **mark.properties(), MANAGED_LEDGER: managed_ledger.encode()}
 
 
 def named_within_ms(properties: Mapping[str, bytes]) -> int | None:
-    """Return the time within which the ledger's creator names it; None without a promise."""
+    """Return the time in milliseconds within which the creator of a ledger with these properties lists it in metadata;
+    None if the properties do not state it.
+    """
     text = properties.get(NAMED_WITHIN, b"")
     return int(text) if text.isdigit() and len(text) <= MAX_DIGITS else None

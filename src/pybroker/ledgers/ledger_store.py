@@ -2,15 +2,15 @@
 
 A ledger is an append-only run of entries numbered from 0, written once, sealed, read many times, deleted whole.
 
-`LedgerStore` has the operations that every store has. `LedgerIndex` answers questions about entries without reading
-them; each answer may be unknown. `LedgerFiles` is for stores with local files, which bulk readers use directly.
+`LedgerStore` has the operations that every store has. `LedgerIndex` returns counts and times of entries without reading
+the entries; each may be unknown. `LedgerFiles` is for stores with local files, which bulk readers use directly.
 
-Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the
-event loop, in the order of the appends of a ledger. An append ends in one of four ways:
+Operation: `append` is called on the event loop and never blocks; the store reports the result to the `AppendListener`,
+on the event loop, in the order of the appends of a ledger. An append ends in one of four ways:
 
     stored      the entries are as durable as the configuration promises
     refused     the entries are not stored (`StorageFull` and other errors)
-    fenced      the entries are not stored: the ledger takes no more appends (`LedgerFenced`)
+    fenced      the entries are not stored: the ledger accepts no more appends (`LedgerFenced`)
     unknown     the entries may be stored or not (`AppendUnknown`); `seal` decides
 
 Concurrency: every method is called on the event loop. Failure: after an append that was not stored, all later appends
@@ -52,14 +52,15 @@ class AppendListener(ABC):
 
     @abstractmethod
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
-        """`runs`, of this listener and in append order, are durable if `error` is None.
+        """Handle the result of `runs`, which belong to this listener and are in append order. They are durable if
+        `error` is None.
 
-        With AppendUnknown they may be stored; with any other error they are not.
+        With AppendUnknown the runs may be stored; with any other error they are not.
         """
 
 
 class LedgerPurpose(Enum):
-    """What a ledger stores. Remote stores record it beside the ledger, with the values that Pulsar uses."""
+    """What a ledger stores. Remote stores record it in the ledger's metadata, with the values that Pulsar uses."""
 
     ENTRIES = "managed-ledger"
     COMPACTED = "compacted-ledger"
@@ -103,7 +104,9 @@ class AppendRun:
         self.context = context
 
     def divided(self, entry_count: int, contexts: tuple[object, object]) -> tuple[AppendRun, AppendRun]:
-        """Return a run with the first `entry_count` entries and a run with the others, with a context each."""
+        """Divide the run: return a run with the first `entry_count` entries and a run with the rest, each with its
+        context.
+        """
         counts, parts = self.message_counts, (self.payloads[:entry_count], self.payloads[entry_count:])
         first, second = (sum(map(len, part)) for part in parts)
         return (
@@ -139,7 +142,7 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """The contents of a ledger: entries, messages (each message of a batch counts), and payload bytes.
+    """Totals of a ledger: entries, messages (each message of a batch counts), and payload bytes.
 
     `message_count` is None if the store does not know it.
     """
@@ -152,7 +155,7 @@ class LedgerSummary:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotals:
-    """Messages and payload bytes of a run of entries. `message_count` is None if it is unknown."""
+    """Totals of consecutive entries: messages and payload bytes. `message_count` is None if it is unknown."""
 
     message_count: int | None
     size_bytes: int
@@ -168,8 +171,9 @@ class LedgerPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredBlocks:
-    """Bytes `offset` to `end_offset` of a ledger's file: whole blocks, which hold the entries `first_entry_id` up to but not
-    including `end_entry_id`, and perhaps some before and behind."""
+    """Bytes `offset` to `end_offset` of a ledger's file: whole blocks, which contain the entries from `first_entry_id`
+    up to, not including, `end_entry_id`, and perhaps some entries before and after these.
+    """
 
     ledger_id: int
     first_entry_id: int
@@ -183,7 +187,7 @@ class StoredBlocks:
 
 
 class LedgerIndex(ABC):
-    """Facts about the entries of a ledger, without reading the entries."""
+    """Counts and times of the entries of a ledger, without reading the entries."""
 
     @abstractmethod
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals | None:
@@ -201,11 +205,12 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
-        """Return ids [low, high): the first entry published at or after that time is among them, or is `high`. None if
-        nothing is known, so that every entry must be considered.
+        """Return a range of entry ids [low, high) to search for the first entry that was published at or after
+        `publish_time_ms`; if none of them was, the result is `high`. None if nothing is known, so that all entries must
+        be searched.
 
-        Publish times come from clients, whose clocks differ: where they do not increase, the first
-        entry of a block with such a time counts, as a bisection would find it.
+        Publish times come from clients, whose clocks differ. Where they do not increase, the range contains the entry
+        that a bisection over the blocks finds.
         """
 
     @abstractmethod
@@ -213,12 +218,13 @@ class LedgerIndex(ABC):
         """Return the positions at which the ledger can be split, ascending, at least that many payload bytes apart; none if the
         store has none.
 
-        Those of a sealed ledger never change, those of an open one are only extended. Raises NoSuchLedger, StoreError.
+        The positions of a sealed ledger never change; an open ledger only gets more of them. Raises NoSuchLedger,
+        StoreError.
         """
 
 
 class NoIndex(LedgerIndex):
-    """The index of a store that knows only entries."""
+    """The index of a store that has no counts or times of entries: every result is unknown."""
 
     async def totals_before(self, ledger_id: int, entry_id: int) -> None:
         return None
@@ -238,17 +244,20 @@ class LedgerFiles(ABC):
 
     @abstractmethod
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file; None if the
-        first one is not in a file. It never changes until the ledger is deleted. Raises NoSuchLedger, StoreError.
+        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file;
+        None if the first entry is not in a file. The location does not change until the ledger is deleted. Raises
+        NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
-        """Run `work` with the ledger's file, in a thread for bulk reads. Raises NoSuchLedger, StoreError."""
+        """Run `work` with the ledger's open file, in a thread for bulk reads, and return its result. Raises
+        NoSuchLedger, StoreError.
+        """
 
 
 class LedgerStore(ABC):
-    """Ledgers by id. Raises StoreError and its subclasses only."""
+    """Stores ledgers by id. Raises StoreError and its subclasses only."""
 
     @property
     def index(self) -> LedgerIndex:
@@ -256,17 +265,17 @@ class LedgerStore(ABC):
 
     @property
     def files(self) -> LedgerFiles | None:
-        """None if the ledgers are not local files."""
+        """The local files of the ledgers; None if the ledgers are not local files."""
         return None
 
     @property
     def has_pulsar_layout(self) -> bool:
-        """Whether Java brokers read the same ledgers, so that all entries must have Pulsar's formats."""
+        """Whether Java brokers read the same ledgers, so that entries must have Pulsar's formats."""
         return False
 
     @property
     def copy_count(self) -> int:
-        """Return how often each entry is stored."""
+        """Return the number of copies that the store keeps of each entry."""
         return 1
 
     def bookies(self) -> BookiesReport | None:
@@ -274,11 +283,11 @@ class LedgerStore(ABC):
         return None
 
     def client_statistics(self) -> ClientStatistics | None:
-        """Return the counters of the client of the bookies; None if the ledgers are not on BookKeeper."""
+        """Return the counters of the BookKeeper client; None if the ledgers are not on BookKeeper."""
         return None
 
     def append_wait(self, _ledger_id: int) -> AppendWait | None:
-        """Return the entries of an open ledger that wait for bookies; None if none does. No IO."""
+        """Return which entries of an open ledger wait for bookies; None without any. No IO."""
         return None
 
     @abstractmethod
@@ -289,41 +298,46 @@ class LedgerStore(ABC):
         """
 
     def may_be_named(self, ledger_id: int) -> bool:
-        """Return whether metadata may name the new ledger, which they do not name yet.
+        """Return whether metadata may list the new ledger, which no metadata lists yet.
 
-        A shared store deletes ledgers that stay without a name. The owner asks before it stores the name, and again when
-        the name is stored, before the first append. If the answer is False, it discards the ledger and uses another one.
+        A shared store deletes ledgers that stay unlisted. The owner of the ledger asks before it stores the list, and
+        again when the list is stored, before the first append. If the result is False, the owner discards the ledger
+        and uses another one.
         """
         return True
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
-        """Store `run`. Calls `run.listener.append_completed` later, never inside this call.
+        """Store `run`, and call `run.listener.append_completed` later, never inside this call.
 
         Raises StorageFull while `refusal` returns a reason: nothing was stored then, and the ledger can continue afterwards.
         """
 
     def refusal(self) -> str | None:
-        """Return why appends are refused, such as a full disk. Called for every append: no IO."""
+        """Return why appends are refused, for example because the disk is full; None if they are accepted.
+
+        Called for every append: no IO.
+        """
         return None
 
     @abstractmethod
     def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries that need no IO, from `first_entry_id` on; None if that entry is not in memory. They may include appended
-        entries that are not durable yet: the caller must not request entries that have not been reported as durable.
+        """Return entries that are in memory, from `first_entry_id` on; None if that entry is not. They may include
+        appended entries that are not durable yet: the caller must not request entries that have not been reported as
+        durable.
         """
 
     @abstractmethod
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
         """Return up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
 
-        Stops in front of a damaged entry. Raises DamagedEntries if `first_entry_id` is one, with all that cannot be
-        read there; NoSuchLedger; and StoreError if the entry does not exist or cannot be read now.
+        Stops in front of a damaged entry. Raises DamagedEntries if the entry `first_entry_id` is damaged, with all
+        consecutive unreadable entries; NoSuchLedger; and StoreError if the entry does not exist or cannot be read now.
         """
 
     @abstractmethod
     async def seal(self, ledger_id: int) -> LedgerSummary:
-        """Close the ledger for appends for ever, and return its contents, which are final. Idempotent.
+        """Close the ledger for appends permanently, and return its final totals. Idempotent.
 
         Appends in flight complete first, perhaps as unknown. Another owner may have closed the ledger: it may then
         contain more entries than were reported as stored. Raises StoreError while the contents cannot be decided.
@@ -331,48 +345,55 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger that an earlier run left open; its contents are final. A sealed ledger is also valid."""
+        """Fence and seal a ledger that an earlier run left open, and return its final totals.
+
+        The ledger may be sealed already.
+        """
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete the ledger and free its space; unknown ids are ignored."""
+        """Delete the ledger and free its space. Unknown ids are ignored."""
 
     @abstractmethod
     async def list_ledgers(self) -> list[int]:
-        """Return all ids, ascending."""
+        """Return the ids of all ledgers, ascending."""
 
     def is_own(self, ledger_id: int) -> bool:
-        """Return whether the ledger has the mark of this broker. Only such a ledger may be recovered or deleted although no
-        metadata names it: any other belongs to another broker, which may be writing it and record it later.
+        """Return whether this broker or its cluster has created the ledger. Only then may the ledger be recovered or
+        deleted although no metadata lists it. Any other ledger belongs to another broker, which may be writing to it
+        and list it later.
         """
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether the metadata of a ledger of an earlier run is never older than the stored data.
+        """Return whether a deletion of this ledger, which an earlier run created, cannot be lost.
 
-        Not so if deletions are not synced: a power cut may restore a ledger that metadata does not name any more.
+        False if deletions are not synced: after a power failure, a ledger may exist again that no metadata lists any
+        more.
         """
         return True
 
     def is_id_given(self, ledger_id: int) -> bool:
-        """Return whether an earlier run may have assigned this id. If not, a user of the id knows more than the store."""
+        """Return whether an earlier run may have assigned this id. If not, metadata with the id is newer than the
+        store's files.
+        """
         return True
 
     @abstractmethod
     async def flush(self) -> None:
-        """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
+        """Return when all earlier appends are durable, which proves that the store can write. Raises StoreError."""
 
     def figures(self) -> dict[str, float]:
-        """Return the counters by name; plain reads, no IO."""
+        """Return the store's counters by metric name. No IO."""
         return {}
 
     def histograms(self) -> dict[str, Buckets]:
-        """Return the histograms by name."""
+        """Return the store's histograms by metric name."""
         return {}
 
     @abstractmethod
     async def close(self) -> None:
-        """Make everything durable and release files and threads. Idempotent."""
+        """Store everything durably, and release files and threads. Idempotent."""
 
 
 _NO_INDEX = NoIndex()

@@ -1,4 +1,5 @@
-"""A ledger without index on disk: its state, its buffered entries, and the extent of its segment file.
+"""A ledger of the local store that has no index on disk yet: its state, its buffered entries, and the extent of its
+segment file.
 
 Invariants: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then
 `buffer`, without gap or overlap. `buffer` may contain entries that are not durable yet; entries that the journal
@@ -26,8 +27,8 @@ from pybroker.storage_format.segment_layout import (
 
 
 class LedgerState(Enum):
-    """OPEN takes appends. FENCED takes none: one was refused, or a seal waits for those in flight. SEALED never
-    changes.
+    """State of a ledger. OPEN accepts appends. FENCED refuses them, because an earlier append was refused or the ledger
+    is being sealed. A SEALED ledger never changes.
     """
 
     OPEN = "open"
@@ -43,7 +44,7 @@ _NEXT_STATES = {
 
 
 class EntryBuffer:
-    """Consecutive entries in memory, as flat lists: a read is a slice.
+    """Consecutive entries in memory, as flat lists, so that a read is a slice.
 
     Running sums are extended when they are requested, so that appends do not pay for them.
     """
@@ -55,7 +56,7 @@ class EntryBuffer:
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
         self.size_bytes = 0
-        """Of all entries that were added, including removed ones; counted by the caller."""
+        """Messages and bytes of all entries that were added, including removed ones; counted by the caller."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 
@@ -87,7 +88,9 @@ class EntryBuffer:
         return sum([counts[entry_id - first] for entry_id in here])
 
     def find_publish_time(self, publish_time_ms: int, publish_time_of: PublishTimeOf) -> int:
-        """Return the first entry published at or after that time, by bisection; the end if there is none."""
+        """Return the id of the first entry that was published at or after that time, by bisection; the id after the
+        last entry if there is none.
+        """
 
         def time_of(payload: bytes) -> int:
             try:
@@ -98,7 +101,7 @@ class EntryBuffer:
         return self.first_entry_id + bisect_left(self.payloads, publish_time_ms, key=time_of)
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return entries from `first_entry_id`, which is here, until one reaches `max_bytes`."""
+        """Return entries from `first_entry_id` on, which must be in this buffer, until `max_bytes` are reached."""
         start = first_entry_id - self.first_entry_id
         payloads = self.payloads[start : start + max_entries]
         counts = self.message_counts[start : start + max_entries]
@@ -113,7 +116,7 @@ class EntryBuffer:
 
 
 class LiveLedger:
-    """Owned by the store until its index is on disk or it is deleted."""
+    """A ledger that the store keeps in memory until its index is on disk or it is deleted."""
 
     __slots__ = (
         "_publish_time_of",
@@ -149,7 +152,7 @@ class LiveLedger:
 
     @property
     def unstored_bytes(self) -> int:
-        """Return the bytes in memory until the checkpoint that writes them has ended."""
+        """Return the number of payload bytes in memory that no committed checkpoint has written."""
         return self.buffer.size_bytes + (0 if self.writing is None else self.writing.size_bytes)
 
     @property
@@ -161,7 +164,7 @@ class LiveLedger:
         self.state = state
 
     def copied(self) -> LiveLedger:
-        """Return an independent copy of a ledger that is in memory alone."""
+        """Return an independent copy of a ledger whose entries are all in memory."""
         assert self.extent is EMPTY_EXTENT and self.writing is None, "some of it is in a file"  # noqa: PT018
         copy = LiveLedger(self.ledger_id, publish_time_of=self._publish_time_of)
         copy.state = self.state
@@ -181,7 +184,10 @@ class LiveLedger:
         self.next_entry_id = min(self.next_entry_id, first_refused_id)
 
     def freeze(self) -> EntryBuffer | None:
-        """Freeze the entries for a checkpoint. Later appends use a new buffer."""
+        """Move the buffered entries to `writing`, for a checkpoint.
+
+        Later appends use a new buffer. None without entries.
+        """
         assert self.writing is None, "one checkpoint at a time"
         if self.buffer.payloads:
             self.writing = self.buffer
@@ -189,7 +195,9 @@ class LiveLedger:
         return self.writing
 
     def moved(self, extent: LedgerExtent, index: SegmentIndex) -> None:
-        """The checkpoint that wrote `writing` is committed."""
+        """Record that the checkpoint that wrote `writing` is committed: use the new extent and index, and free the
+        entries.
+        """
         assert self.writing is None or extent.entry_count == self.writing.end_entry_id, (
             "the checkpoint wrote another run"
         )
@@ -218,7 +226,7 @@ class LiveLedger:
         return sum(buffer.message_count_of(entry_ids) for buffer in self._buffers())
 
     def publish_time_span(self, publish_time_ms: int) -> tuple[int, int]:
-        """See `LedgerStore.publish_time_span`; the index must be known."""
+        """Implement `LedgerIndex.publish_time_span`. The index must be loaded."""
         end = self.extent.entry_count
         if end:
             low, high = self.index.publish_time_span(publish_time_ms, end)

@@ -29,7 +29,7 @@ from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_tim
 
 
 class MemoryLedgerStore(LedgerStore, LedgerIndex):
-    """Ledgers that live as long as this object."""
+    """Ledgers in memory, which live as long as this object."""
 
     def __init__(self, publish_time_of: PublishTimeOf = no_publish_time) -> None:
         self._publish_time_of = publish_time_of
@@ -38,7 +38,7 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """Return a store with the current contents, as a process finds them after a crash, including unconfirmed
+        """Return a store with a copy of the contents, as a process finds them after a crash, including unconfirmed
         appends.
         """
         copy = type(self)(self._publish_time_of)
@@ -134,14 +134,14 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
 
 
 class MemoryCursorStore(CursorStore):
-    """Cursors that live as long as this object."""
+    """Cursors in memory, which live as long as this object."""
 
     def __init__(self) -> None:
         self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
         self._owners: dict[str, CursorOwner] = {}
 
     def copied(self) -> MemoryCursorStore:
-        """Return a store with the current contents, without unwritten changes of owners."""
+        """Return a store with a copy of the contents, without changes that owners have not written."""
         copy = MemoryCursorStore()
         copy._cursors = {cursor_id: (snapshot, list(deltas)) for cursor_id, (snapshot, deltas) in self._cursors.items()}
         return copy

@@ -69,8 +69,9 @@ class IncompleteRestore(StoreError):
 
 
 class DataDirectoryLock:
-    """Lock from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory,
-    IncompleteRestore and OSError.
+    """Exclusive lock of a data directory, from construction to `release`.
+
+    Construction raises DataDirectoryInUse, ForeignDirectory, IncompleteRestore and OSError.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class DataDirectoryLock:
         is_restored: bool = False,
         is_copied_into: bool = False,
     ) -> None:
-        """`is_only_looked_at`: create and change nothing; the lock file must exist. `is_restored`: the caller
-        restores a backup into the directory; `is_copied_into`: the caller copies topics into it.
+        """`is_only_looked_at`: the caller only reads, so no file is created or changed; the lock file must exist.
+        `is_restored`: the caller restores a backup into the directory; `is_copied_into`: the caller copies topics into
+        it.
         """
         self._path = directory
         self._descriptors: list[int] = []
@@ -158,7 +160,8 @@ def _require_own(directory: Path) -> None:
 def write_run_id(directory: Path, chance: Random) -> str:
     """Write a new random id of this run into the directory, and return it. Raises OSError.
 
-    A tool that gets the same id from the broker and from the directory knows that the directory is no copy.
+    A tool that reads the same id from the broker's REST API and from the directory knows that the directory is the
+    broker's and no copy.
     """
     run_id = f"{chance.getrandbits(128):032x}"
     descriptor = os.open(
@@ -174,7 +177,7 @@ def write_run_id(directory: Path, chance: Random) -> str:
 def is_copied_directory(directory: Path) -> bool:
     """Return whether the files were copied since a broker last used the directory; False if that is unknown.
 
-    Copying a directory in use takes its files at different moments, so data may be missing without a trace. The check
+    A copy of a directory in use contains files of different moments, so data may be missing without a trace. The check
     compares inode numbers, which a file system snapshot preserves. Raises OSError.
     """
     try:
@@ -187,7 +190,7 @@ def is_copied_directory(directory: Path) -> bool:
 
 
 def write_directory_mark(directory: Path) -> None:
-    """Record the inode numbers of the directory, for `is_copied_directory`. Raises OSError."""
+    """Record the inode numbers of the directory, by which `is_copied_directory` detects a copy. Raises OSError."""
     path = directory / DIRECTORY_MARK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
     try:
@@ -200,8 +203,8 @@ def write_directory_mark(directory: Path) -> None:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Remove the permissions of other users from files that an earlier version created. Raises OSError for files of
-    other users.
+    """Remove all permissions of other users from the files in the directory, which earlier versions created with them.
+    Raises OSError for files of other users.
     """
     for path in directory.iterdir():
         mode = path.lstat().st_mode

@@ -23,7 +23,7 @@ class DeferredAppends:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """Return whether deferred runs of `owner` exist. If so, its next run must be deferred too."""
+        """Return whether runs of `owner` are deferred. If so, the owner's next run must be deferred too."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:
@@ -31,7 +31,7 @@ class DeferredAppends:
         self._count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
-        """Yield runs, one per owner in turn, until `may_go` refuses the next run of each owner."""
+        """Remove and yield runs, one per owner in turn, until `may_go` returns False for the next run of each owner."""
         turns = deque(self._rows)
         while turns:
             owner = turns.popleft()

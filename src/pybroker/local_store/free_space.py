@@ -43,7 +43,7 @@ _NO_DESCRIPTORS = (
 
 
 class SpaceReserve:
-    """A file that only occupies disk space."""
+    """The reserve file, which only occupies disk space."""
 
     def __init__(self, disk: Disk, directory: Path, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -80,7 +80,7 @@ class SpaceReserve:
 
 
 class StorageSpace:
-    """Decides whether the store accepts appends. Owned by the store."""
+    """Decides by the free disk space whether the store accepts appends."""
 
     def __init__(self, environment: StoreEnvironment, directory: Path, options: LocalStoreOptions) -> None:
         """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raises
@@ -175,10 +175,10 @@ class StorageSpace:
         return self._clock.monotonic_ms() / 1000
 
     def _back_off(self) -> None:
-        """Double the wait if space runs out shortly after appends were accepted again.
+        """Double the wait for the next attempt, if space runs out shortly after appends were accepted again.
 
         A quota, or a larger journal file, can prevent writes although the file system reports free space. Without the
-        wait, every measurement would accept and refuse appends, and log both.
+        wait, each measurement would accept appends, refuse them again, and log both.
         """
         poll_s, now_s = self.options.space_poll_s, self._now_s()
         is_relapse = now_s - self._resumed_s < _RELAPSE_POLLS * poll_s

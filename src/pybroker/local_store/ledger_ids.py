@@ -9,13 +9,13 @@ LEDGER_ID_BLOCK = 1000
 
 
 class LedgerIds:
-    """Owned by the store. `next` runs on one event loop; any thread may read `first` and `end`.
+    """The ledger ids of one store. `next` runs on the event loop; any thread may read `first` and `end`.
 
     Invariant: every returned id is below `end`, and the reservation up to `end` is durable.
     """
 
     def __init__(self, reserved: range, reserve: Callable[[int], Awaitable[None]]) -> None:
-        """`reserved` are ids that are reserved already. `reserve` makes a new value of `end` durable, or raises."""
+        """`reserved`: ids that are reserved already. `reserve` stores a new value of `end` durably, or raises."""
         self.first = reserved.start
         """Earlier runs assigned lower ids."""
         self.end = reserved.stop

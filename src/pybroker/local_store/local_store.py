@@ -78,7 +78,7 @@ _QUEUE_SHARES = 16
 
 
 class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
-    """Created by `open`; `close` ends its threads."""
+    """A store in one data directory. Created by `open`; `close` ends its threads."""
 
     def __init__(
         self,
@@ -164,9 +164,9 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     ) -> Self:
         """Recover the store in `directory`, or create it. Raises StoreError if it is damaged or cannot be opened.
 
-        `known` is the data that the metadata names; it is an error if files of it are missing. `on_fatal` is called at
-        most once, on the event loop, when a write fails and the store cannot continue. `publish_time_of` is called in
-        the checkpoint thread, for one entry in 64 KiB. `make_journal` creates the journal driver.
+        `known`: the data that must exist according to the metadata; missing files raise MissingData. `on_fatal` is
+        called at most once, on the event loop, when a write fails and the store cannot continue. `publish_time_of` is
+        called in the checkpoint thread, for one entry in 64 KiB. `make_journal` creates the journal driver.
         """
         environment = environment or StoreEnvironment()
         stats = StoreStats()
@@ -188,7 +188,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         return self._stats.histograms()
 
     def stats(self) -> StoreStats:
-        """Update and return the counters. The object is the same each time."""
+        """Update and return the counters. Each call returns the same object."""
         stats = self._stats
         stats.journal_queue_depth = self._journal.queue_depth
         stats.held_runs = len(self._held)
@@ -281,7 +281,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
                 if ledger.state is LedgerState.OPEN:
                     ledger.set_state(LedgerState.FENCED)
-            # Queued behind the runs of the same ledgers, so that completions keep the order of appends.
+            # Queued after the runs of the same ledgers, so that completions keep the order of appends.
             self._journal.put(JournalMark(lambda _: self._complete_runs(held, StorageFull(refusal))))
         self._release_held()
         self._checkpointer.request()
@@ -361,7 +361,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
                     waiter.set_result(None)
 
     def _guard(self, done: Callable[[StoreError | None], None], error: StoreError | None) -> None:
-        """Log an exception of the callback `done`, so that the other listeners still receive their completions."""
+        """Log an exception of the callback `done`, so that the completions of other listeners are still delivered."""
         try:
             done(error)
         except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
@@ -568,8 +568,8 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             raise StoreError("the store is closed")
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
-        """Write a record and wait for it. `durable` is called when its batch completes, before any completion of a
-        later batch.
+        """Write a record to the journal and wait until it is durable. `durable` is called when its batch completes,
+        before any completion of a later batch.
         """
         self._check_open()
         written: asyncio.Future[None] = self._loop.create_future()
@@ -604,4 +604,4 @@ def _open(
 
 
 def _nothing() -> None:
-    """Completion of a record that has no effect, which only tests the journal."""
+    """Do nothing: completion of a record without effect, which only tests the journal."""

@@ -1,4 +1,5 @@
-"""Detection of missing and truncated files by means of `checkpoint.db` and the metadata. Changes nothing.
+"""Detection of missing and truncated segment files, by comparison with `checkpoint.db` and the metadata. Changes
+nothing.
 
 The rules, each with the reason why a crash does not violate it:
     an open ledger's file reaches at least to its committed extent  the file is synced before the extent is committed
@@ -36,7 +37,7 @@ MAX_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """Missing entries of a ledger, from `first_entry_id` to before `end_entry_id`."""
+    """Missing entries of a ledger, from `first_entry_id` up to, not including, `end_entry_id`."""
 
     ledger_id: int
     first_entry_id: int
@@ -65,7 +66,8 @@ class MissingFiles:
         sizes: Mapping[int, int],
         first_certain_id: int,
     ) -> None:
-        """`directory` is `ledgers/`, `sizes` are the sizes of its files, `named` is `KnownData.entry_counts`.
+        """`directory`: `ledgers/`. `named`: `KnownData.entry_counts`. `sizes`: the sizes of the files in the directory,
+        by ledger id.
 
         `first_certain_id` is `Facts.first_named_ledger_id` of the last run. Lower ids may come from a run without
         journal sync: after a power failure, such a ledger can be missing although the metadata contains it.
@@ -80,8 +82,8 @@ class MissingFiles:
     def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
         """Return open ledgers whose file is missing or ends before the ledger's extent.
 
-        Ledgers below `first_certain_id` count only if a topic's metadata names them: otherwise their deletion may be
-        lost.
+        Ledgers below `first_certain_id` are included only if a topic's metadata lists them: otherwise the record of
+        their deletion may be lost.
         """
         missing = []
         for ledger_id, extent in sorted(extents.items()):
@@ -93,10 +95,10 @@ class MissingFiles:
         return missing
 
     def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for missing ledgers that the journal cannot contain: those of an earlier run, and those
+        """Raise MissingData for missing ledgers that the journal cannot contain: ledgers of an earlier run, and ledgers
         below the id of an existing row.
 
-        `is_table_last`: there is no proof that `checkpoint.db` has lost transactions, so its last clean stop is the
+        `is_table_last`: nothing proves that `checkpoint.db` has lost transactions, so its last clean stop counts as the
         latest one.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
@@ -111,8 +113,8 @@ class MissingFiles:
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
-        """Return the topics' ledgers in `ledger_ids` that have no row in `checkpoint.db` and a missing or truncated
-        file.
+        """Of the ledgers in `ledger_ids`, return the ones without a row in `checkpoint.db` that a topic's metadata
+        lists and whose file is missing or truncated.
         """
         missing = []
         for ledger_id in sorted(ledger_ids):
@@ -150,7 +152,9 @@ class MissingFiles:
 
 
 def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int) -> MissingEntries | None:
-    """Return the entries missing at the end of a sealed ledger's file. Damage elsewhere in the file is ignored."""
+    """Return the entries that are missing at the end of a sealed ledger's file; None if it is complete. Damage
+    elsewhere in the file is ignored.
+    """
     try:
         decode_trailer(file.read_at(TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size)
     except LayoutError:

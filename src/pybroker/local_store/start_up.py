@@ -1,4 +1,4 @@
-"""Opening of a data directory: replay the journal behind the last checkpoint, and start with new journal files.
+"""Opening of a data directory: replay the journal after the last checkpoint, and start with new journal files.
 
 Invariants: the start can be interrupted at any moment and repeated. It makes all replayed data durable (segment files
 and table) before the replayed journal files are reused. On unexplained damage it changes nothing beyond replaying the
@@ -59,7 +59,7 @@ MAX_LEDGER_ID = 1 << 62
 
 @dataclass(slots=True)
 class OpenedStore:
-    """The initial state of the store."""
+    """The opened files and the recovered state, from which the store starts."""
 
     table: CheckpointTable
     facts: Facts
@@ -101,7 +101,8 @@ def open_store(
             logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        # The mark of a clean stop is not used: a table that lost its last commits may contain that of an earlier stop.
+        # The mark of a clean stop is not used: a table that lost its last commits may contain the mark of an earlier
+        # stop.
         covered_sequence = facts.sequence
         end = _journal_end(disk, directories, names, facts, known.mark)
         if not what_is_there and facts.commit == 0 and end is not None:
@@ -202,7 +203,7 @@ def _note_journal_made(table: CheckpointTable) -> None:
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return sizes by ledger id. Raises StoreError for an impossible id."""
+    """Return the sizes of segment files by ledger id. Raises StoreError for an impossible id."""
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
@@ -217,12 +218,16 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Return an id above all existing ledgers, whatever the facts contain: a repeated id would mix two topics."""
+    """Return an id above all existing ledgers, even if the stored facts have a lower one: a repeated id would mix two
+    topics.
+    """
     return max((0, *segments, *extents)) + 1
 
 
 def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
-    """Return the ids in `found` that were never assigned. Ids are reserved by a transaction that is always synced."""
+    """Return the ids in `found` that no run has assigned. This proves lost commits, because ids are reserved by a
+    transaction that is always synced.
+    """
     return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
 
 
@@ -235,7 +240,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the id from which on the metadata of ledgers is reliable, for a run that begins with `facts`."""
+    """Return the lowest ledger id for which the metadata is certain (`Facts.first_named_ledger_id`), for a run that
+    begins with `facts`.
+    """
     if not is_synced:
         return NAMES_NOT_CERTAIN
     # First synced run after an unsynced one: the metadata of existing ledgers stays uncertain.
@@ -416,7 +423,7 @@ class _ReplayStore:
 
 
 def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
-    """Read the whole file, into `buffer` if that is as long."""
+    """Read the whole file, into `buffer` if the buffer has the file's size."""
     with disk.open_for_read(path) as file:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectories:
-    """Paths below the store's directory."""
+    """The paths of a store's files, below its directory."""
 
     ledgers: Path
     journal: Path

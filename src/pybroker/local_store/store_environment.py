@@ -13,7 +13,9 @@ from pybroker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True)
 class StoreEnvironment:
-    """Created by the caller that opens a store. Tests pass a disk with faults; a simulator replaces every part."""
+    """The parts of the operating system that a store uses. Tests pass a disk with faults; a simulator replaces every
+    part.
+    """
 
     disk: Disk = field(default_factory=Disk)
     clock: Clock = field(default_factory=Clock)

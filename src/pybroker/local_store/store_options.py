@@ -11,7 +11,9 @@ _SECTOR_BYTES = 512  # size of the smallest journal batch
 
 @dataclass(frozen=True, slots=True)
 class LocalStoreOptions:
-    """Options with the defaults of conf/broker.conf. The last group has no configuration keys."""
+    """Options of a store, with the defaults of conf/broker.conf. The fields of the last group have no configuration
+    keys.
+    """
 
     sync_data: bool = True
     direct_io: bool = True

@@ -16,9 +16,11 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones. Where the store does
-    not know the size of a part of a ledger, all its entries count as equally large, as in Pulsar. `messages` is the number of
-    entries if the store does not know the number of messages.
+    """The backlog of a cursor.
+
+    `size_bytes` is the size of all entries after the mark-delete position, including acknowledged ones. Where the store
+    does not know the size of a part of a ledger, all entries of the ledger count as equally large, as in Pulsar.
+    `messages` is the number of entries if the store does not know the number of messages.
     """
 
     entries: int

@@ -7,8 +7,8 @@
 
 Version 2 is written only with pending transaction acks, so that earlier versions can read other cursors.
 
-Kind WHOLE replaces the state. Kind CHANGES adds to it: the mark-delete position only moves forward, deleted entries are
-united, ack sets replace older ones of the same entry.
+Kind WHOLE replaces the state. Kind CHANGES adds to the state: the mark-delete position only moves forward, deleted
+entries are added, and an ack set replaces the older one of its entry.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class CursorRecord:
 
 
 def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
-    """Encode a record that replaces the state. The bitmaps are compacted in place."""
+    """Encode a snapshot: a record that replaces the state. `held` is the encoded part for pending transaction acks. The
+    bitmaps are compacted in place.
+    """
     return _encode(_WHOLE, mark, holes, ack_sets, held)
 
 

@@ -1,4 +1,4 @@
-"""The acknowledgements of one subscription: mark-delete position, deleted entries behind it, partly acknowledged
+"""The acknowledgements of one subscription: mark-delete position, individually deleted entries, partly acknowledged
 batches.
 
 Individually deleted entries are in one bitmap per ledger, created by the first acknowledgement out of order and removed
@@ -6,8 +6,8 @@ when the gap in front of it closes: ten million alternating holes take a few meg
 take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as
 deleted.
 
-Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
-behind it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
+Invariants: the entry after the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
+after it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
 is exact without a scan.
 
 The caller stores the state: it takes the changes since the last call as a delta, or the whole state as a snapshot
@@ -37,7 +37,7 @@ AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPart:
-    """The acknowledgements of one ledger behind the mark-delete position: whole entries, and parts of batches, which
+    """The acknowledgements of one ledger after the mark-delete position: whole entries, and parts of batches, which
     have `remaining_messages` unacknowledged messages together.
     """
 
@@ -48,7 +48,7 @@ class AcknowledgedPart:
 
 
 class CursorState:
-    """Owned by a managed cursor. `ledgers` is the managed ledger's own list."""
+    """The acknowledgement state of one cursor. `ledgers` is the managed ledger's list of ledgers."""
 
     def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
         self._ledgers = ledgers
@@ -58,7 +58,7 @@ class CursorState:
         self._hole_count = 0
         self._ack_sets: AckSets = {}
         # The changes since the last delta. After a reset, the next delta contains the whole state and no changes are
-        # listed, so a cursor whose deltas are never taken builds no list.
+        # listed, so no list grows for a cursor whose deltas are never taken.
         self._is_changed = False
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
@@ -119,9 +119,9 @@ class CursorState:
         return after.bit_count()
 
     def mark_delete_to(self, position: Position) -> int:
-        """Return the number of newly deleted entries.
+        """Delete all entries up to and including `position`. Return the number of newly deleted entries.
 
-        A position behind the last entry is ignored, so that a wrong position does not delete the whole backlog.
+        A position after the last entry is ignored, so that a wrong position does not delete the whole backlog.
         """
         if position > self._ledgers.last_position:
             return 0
@@ -134,13 +134,15 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Delete everything up to `position`, if that is only entries of trimmed ledgers."""
+        """Move the mark-delete position to `position` if only entries of trimmed ledgers are between them."""
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
 
     def mark_delete_to_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Delete the entries before `position`, and acknowledge a part of the batch there. Return as `mark_delete_to`."""
+        """Delete the entries before `position`, and acknowledge a part of the batch there. Return the number of newly
+        deleted entries.
+        """
         if not self._ledgers.has_entry(position):
             return 0
         before = self.backlog_entries
@@ -149,7 +151,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def reset(self, mark_delete_position: Position) -> None:
-        """Move the mark-delete position. Everything behind it is unacknowledged again."""
+        """Move the mark-delete position. Everything after it is unacknowledged again."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
@@ -171,7 +173,7 @@ class CursorState:
             self._ack_sets.pop(ledger_id, None)
         self._advance()
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether the entry is acknowledged, or trimmed with its ledger."""
@@ -213,7 +215,9 @@ class CursorState:
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
-        """Like `first_undeleted`, skipping `unwanted` entries too."""
+        """Return the first entry at or after `position` that is neither deleted nor in `unwanted`, or the position of
+        the next entry.
+        """
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
             ledger_id, entry_id = found
@@ -230,7 +234,9 @@ class CursorState:
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """Return `ack_set_of` for each entry; None, the usual case, if all are None."""
+        """Return the ack set of each of `count` entries; None, the usual case, if no entry is a partly acknowledged
+        batch.
+        """
         sets = self._ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
         if sets is None or sets.keys().isdisjoint(entry_ids):
@@ -249,7 +255,7 @@ class CursorState:
         return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
-        """Return the `count`-th undeleted entry behind the mark-delete position, or the last entry."""
+        """Return the `count`-th undeleted entry after the mark-delete position, or the last entry."""
         left = count
         for row in self._ledgers.rows():
             if row.ledger_id < self.mark_ledger_id:
@@ -263,7 +269,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """Return a copy of the acknowledgements behind the mark-delete position."""
+        """Return a copy of the acknowledgements after the mark-delete position."""
         parts = []
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             sets = self._ack_sets.get(ledger_id, {})
@@ -283,7 +289,7 @@ class CursorState:
         return last
 
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
-        """Return the first ranges, both ends included; a range ends with its ledger."""
+        """Return the first ranges of individually deleted entries, both ends included. A range ends with its ledger."""
         ranges: list[tuple[Position, Position]] = []
         for ledger_id in sorted(self._holes):
             holes = self._holes[ledger_id]
@@ -296,7 +302,7 @@ class CursorState:
 
     @property
     def deleted_range_count(self) -> int:
-        """The number of ranges; a range ends with its ledger."""
+        """The number of ranges of individually deleted entries. A range ends with its ledger."""
         return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
 
     @property
@@ -304,7 +310,7 @@ class CursorState:
         return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
-        """Return e.g. `[(5:0..5:3],(7:-1..7:0]]`, as in stats."""
+        """Return the ranges of individually deleted entries as in stats, for example `[(5:0..5:3],(7:-1..7:0]]`."""
         ranges = [
             f"({first.ledger_id}:{first.entry_id - 1}..{last}]" for first, last in self.deleted_ranges(max_ranges)
         ]
@@ -326,7 +332,7 @@ class CursorState:
                 assert bits > 0, "an acknowledged batch has an ack set"
                 assert not self.is_deleted(ledger_id, entry_id), "a deleted entry has an ack set"
 
-    # --- remembering -------------------------------------------------------------------------------------------------
+    # --- stored form -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
         """Return the changes since the last delta. The caller must store them, or call `forget_deltas`."""
@@ -349,7 +355,7 @@ class CursorState:
         return delta
 
     def take_whole(self) -> bytes | None:
-        """As `take_delta`, for a store that needs the whole state each time."""
+        """Return the whole state if it changed, for a store that cannot store deltas. Otherwise like `take_delta`."""
         if self._is_changed:
             self.forget_deltas()
         return self.take_delta()
@@ -362,7 +368,9 @@ class CursorState:
         self._new_ack_sets = set()
 
     def snapshot(self) -> bytes:
-        """Return the whole state. The next delta repeats changes that it contains, which does no harm."""
+        """Return the whole state. The next delta may repeat changes that the snapshot already contains, which does no
+        harm.
+        """
         sets = {
             Position(ledger_id, entry_id): bits
             for ledger_id, by_entry in self._ack_sets.items()
@@ -374,8 +382,8 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """Return the stored state, or that of a new cursor at `created_at`. Entries that do not exist are dropped.
-        Raises StoreError.
+        """Return the stored state, or without one the state of a new cursor at `created_at`. Entries that do not exist
+        are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -385,7 +393,7 @@ class CursorState:
         state._settle()
         return state
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------------------------------
 
     def _delete_one(self, ledger_id: int, entry_id: int) -> int:
         if entry_id >= self._ledgers.entry_count_of(ledger_id):
@@ -501,7 +509,7 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """Apply a record. `_settle` must follow the last one, and removes entries before the mark-delete position."""
+        """Apply a record. `_settle` must follow the last record, and removes entries before the mark-delete position."""
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
@@ -555,7 +563,7 @@ def _unite(bitmaps: dict[int, BitMap], ledger_id: int, entries: BitMap) -> None:
 
 
 def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
-    """`count` such entries must exist."""
+    """Return the `count`-th entry of the range that is not in `holes`. It must exist."""
     low = start + count - 1
     high = end - 1
     while low < high:

@@ -41,7 +41,7 @@ READ_DOCUMENT_FACTOR = 6
 
 
 class ManagedLedgerFactory:
-    """Owned by the broker service. Invariant: at most one ManagedLedger object of a name exists."""
+    """The managed ledgers of a broker. Invariant: at most one ManagedLedger object of a name exists."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ManagedLedgerFactory:
         metadata: MetadataStore,
         records: InfoRecords | None = None,
     ) -> None:
-        """`records` None: as JSON values in `metadata`."""
+        """`records`: where managed ledger infos are stored; None stores them as JSON values in `metadata`."""
         self.resources = resources
         self.store = resources.store
         self.cursor_store = cursor_store
@@ -62,10 +62,10 @@ class ManagedLedgerFactory:
         self.counters = resources.counters
         self._open: dict[str, ManagedLedger] = {}
 
-    # --- open, make, delete ------------------------------------------------------------------------------------------
+    # --- open, create, delete ----------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Return whether there is a managed ledger. An interrupted deletion counts as deleted."""
+        """Return whether a managed ledger exists at `path`. One with an interrupted deletion does not exist."""
         if path in self._open:
             return True
         return await self.records.exists(path)
@@ -103,7 +103,7 @@ class ManagedLedgerFactory:
                 await self._discard_new(managed)
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
-            raise StoreError(f"{path} cannot be opened: naming its new ledger took too long, try again")
+            raise StoreError(f"{path} cannot be opened: storing its list with the new ledger took too long, try again")
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed
@@ -112,7 +112,7 @@ class ManagedLedgerFactory:
         return managed
 
     async def _discard_new(self, managed: ManagedLedger) -> None:
-        """Delete the new empty ledger of a take-over that certainly failed, unless the stored list names it."""
+        """Delete the new empty ledger of a take-over that certainly failed, unless the stored list contains it."""
         try:
             info = (await self.records.load(managed.name)).info
             if info is None or managed.current_ledger_id not in named_ledger_ids(info):
@@ -126,7 +126,8 @@ class ManagedLedgerFactory:
             )
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
-        """Create an empty managed ledger durably, without opening it. Return False if there is one. Raises StoreError.
+        """Create an empty managed ledger durably, without opening it. Return False if it exists already. Raises
+        StoreError.
 
         Its first ledger is created when it is opened. No other task may be opening it.
         """
@@ -176,7 +177,7 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """Return the contents of a ledger that was not closed. A missing one counts as empty: with
+        """Seal a ledger that an earlier run did not close, and return its contents. A missing one counts as empty: with
         `journalSyncData=false`, a power failure may lose the ledger but keep its name. It is logged, because it could
         also be damage.
         """
@@ -208,7 +209,9 @@ class ManagedLedgerFactory:
         await self._delete_stored(document.info(), document.record)
 
     async def finish_deletion(self, path: str) -> bool:
-        """Complete an interrupted deletion at `path`, which no task opens meanwhile. Return False without one."""
+        """Complete an interrupted deletion of the managed ledger at `path`. Return False if there is none. No task may
+        open that path meanwhile.
+        """
         if path in self._open:
             return False
         info, record, _ = await self.records.load(path)
@@ -252,7 +255,7 @@ class ManagedLedgerFactory:
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """Create a durable cursor with the entry behind `mark_delete` as its next one. Durable on return.
+        """Create a durable cursor. Its next entry is the one after `mark_delete`. Durable on return.
 
         No cursor of that name may exist, except a durable one that is being deleted.
         """
@@ -292,7 +295,10 @@ class ManagedLedgerFactory:
         _forget(managed, cursor)
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Raises StoreError; then the cursor still exists if the managed ledger lists it."""
+        """Delete the cursor and its stored state.
+
+        Raises StoreError; the cursor then still exists if the managed ledger lists it.
+        """
         info = managed.document.cursors.pop(cursor.name)
         try:
             await managed.document.save()

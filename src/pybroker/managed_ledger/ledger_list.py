@@ -1,12 +1,12 @@
-"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, and exact counts.
+"""The ordered ledgers of one managed ledger with their sizes. From them, the class computes neighbours of positions and
+exact entry counts.
 
 Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, so distances and neighbours follow from
-the counts. While the next ledger is already listed, pending appends may still go to the previous one. Trimming leaves
-gaps between ledgers.
+the counts. While the next ledger is already listed, pending appends may still be stored in the previous one. Trimming
+leaves gaps between ledger ids.
 
-The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it, so it
-stays correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing
-ledger.
+The position after the last entry is expressed in the ledger of the last entry, not in a later empty ledger. So it stays
+correct wherever the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
 
 Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries
 before ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry
@@ -71,7 +71,7 @@ class LedgerRow:
 
 
 class LedgerList:
-    """Owned by the managed ledger; cursors read it."""
+    """The ledgers of one managed ledger, which owns the list; cursors read it."""
 
     def __init__(self, sealed: Iterable[LedgerSummary] = ()) -> None:
         self._ids: list[int] = []
@@ -85,7 +85,7 @@ class LedgerList:
 
     @property
     def message_count(self) -> int | None:
-        """None if it is unknown."""
+        """The number of messages in all ledgers; None if it is unknown for a ledger."""
         return _message_count(self._ledgers)
 
     def __len__(self) -> int:
@@ -203,7 +203,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Return (ledger id, entry count) of the known ledgers."""
+        """Return (ledger id, entry count) of the given ledgers that are in the list."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -213,7 +213,7 @@ class LedgerList:
 
     @property
     def first_position(self) -> Position:
-        """The position of the oldest entry; without entries, the position that the next entry will have."""
+        """The position of the oldest entry; without entries, the position of the next entry."""
         return self.normalize(EARLIEST)
 
     @property
@@ -231,7 +231,7 @@ class LedgerList:
         return Position(last.ledger_id, last.entry_id + 1)
 
     def normalize(self, position: Position) -> Position:
-        """Return the first entry at or after `position`, or `end_position`."""
+        """Return the position of the first entry at or after `position`; `end_position` if there is none."""
         ledger_id, entry_id = position
         for index in range(bisect_left(self._ids, ledger_id), len(self._ids)):
             first_entry_id = max(0, entry_id) if self._ids[index] == ledger_id else 0
@@ -243,7 +243,7 @@ class LedgerList:
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:
-        """Return the last entry at or before `position`, or entry -1 of the first ledger."""
+        """Return the position of the last entry at or before `position`; entry -1 of the first ledger if there is none."""
         ledger_id, entry_id = position
         index = bisect_left(self._ids, ledger_id)
         if index < len(self._ids) and self._ids[index] == ledger_id:
@@ -256,13 +256,13 @@ class LedgerList:
         return Position(self._ids[0], -1) if self._ids else EARLIEST
 
     def previous_position(self, position: Position) -> Position:
-        """Return the last entry before `position`, or entry -1 of the first ledger."""
+        """Return the position of the last entry before `position`; entry -1 of the first ledger if there is none."""
         return self.floor(Position(position.ledger_id, position.entry_id - 1))
 
     # --- distances ---------------------------------------------------------------------------------------------------
 
     def entries_between(self, after: Position, to: Position) -> int:
-        """Count the entries behind `after` up to and including `to`."""
+        """Count the entries after `after`, up to and including `to`."""
         return max(0, self._rank(to) - self._rank(after))
 
     def entries_after(self, position: Position) -> int:
@@ -271,7 +271,9 @@ class LedgerList:
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
-        """Return messages and bytes in the ledgers behind `ledger_id`, which need not be in the list."""
+        """Return the messages and bytes in all ledgers with a higher id than `ledger_id`, which need not be in the
+        list.
+        """
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
@@ -310,8 +312,8 @@ class LedgerList:
     def decode(data: bytes, now_ms: int) -> LedgerList:
         """Decode the stored list. The size of an open ledger is unknown until `close_ledger`. Raises StoreError.
 
-        A ledger without a closing time counts as closed at `now_ms`, so that it is retained for longer and not for less
-        time.
+        A ledger without a closing time counts as closed at `now_ms`, so that it is retained longer rather than deleted
+        too early.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version

@@ -20,8 +20,10 @@ class ManagedLedgerListener(ABC):
 
     @abstractmethod
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        """Divide the context of a run: for its first `entry_count` entries, and for the others."""
+        """Divide the caller's context of an appended run into a context for its first `entry_count` entries and one for
+        the rest.
+        """
 
     @abstractmethod
     def fenced(self, error: LedgerFenced) -> None:
-        """Called at most once, when another process has taken over the managed ledger, which must be closed."""
+        """Called at most once, when another process has taken over the managed ledger. The topic must then close it."""

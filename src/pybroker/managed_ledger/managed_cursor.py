@@ -5,9 +5,9 @@ acknowledgements costs a few records. An acknowledgement with a receipt is answe
 durable; other changes are written by the factory's flush timer.
 
 Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their
-record follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
+record follows all records in flight. The record of a reset contains the whole state, so no older record overrides it.
 
-Invariants: only `reset` moves the mark-delete position back; the read position is behind the mark-delete position.
+Invariants: only `reset` moves the mark-delete position back; the read position is after the mark-delete position.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PersistDone = Callable[[StoreError | None], None]
 
 
 class ManagedCursor(CursorOwner, AheadHolder):
-    """Owned by its managed ledger; used by one subscription."""
+    """The cursor of one subscription, owned by its managed ledger."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         store: CursorStore | None,
         properties: Mapping[str, str],
     ) -> None:
-        """`store` None makes the cursor non-durable."""
+        """`store`: where the state is stored; None makes the cursor non-durable."""
         self.ledger = ledger
         self.name = name
         self.cursor_id = cursor_id
@@ -63,7 +63,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.stored_delayed: list[bytes] = []
         """The records of delayed entries found at the restore, until they are read."""
         self.skipped_ranges: Sequence[SkippedRanges] = ()
-        """The last moves that were no acknowledgements."""
+        """The last seeks, skips and expirations, which moved the cursor without acknowledgements."""
         # Numbers of written and failed deltas, and the bytes of all.
         self.writes = 0
         self.failed_writes = 0
@@ -118,9 +118,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries and advance; None if they must be read from the store.
+        """Return the next entries and advance; None if they are not in memory and must be read from the store.
 
-        Only call while `has_more()`.
+        Call only while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
         max_entries = self._readable(position, max_entries)
@@ -173,8 +173,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._ahead = None
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance. None if the cursor was moved, or the entries were
-        trimmed, during the read: read again.
+        """Return the next entries from the store and advance. None if, during the read, the cursor was moved or the
+        entries were trimmed; the caller then reads again.
 
         Raises StoreError.
         """
@@ -226,7 +226,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """Write the changes, unless a delta is in flight; then they are in the next one."""
+        """Write the changes. If a delta is in flight, they are written with the next delta."""
         self._is_flush_due = False
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
@@ -296,17 +296,17 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     @property
     def write_wait_ms(self) -> float | None:
-        """How long the write in flight has taken, if the store knows it."""
+        """The time in milliseconds that the write in flight has taken, if the store knows it."""
         return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
 
     @property
     def failing_for_ms(self) -> float | None:
-        """How long writes have failed; None after a write that succeeded."""
+        """The time in milliseconds for which writes have failed; None after a successful write."""
         return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
 
     @property
     def waiting_requests(self) -> int:
-        """Requests that are answered when the state is durable."""
+        """The number of requests that are answered when the state is durable."""
         return len(self._waiting) + len(self._in_flight)
 
     def snapshot(self) -> bytes:
@@ -342,9 +342,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:
-        """Acknowledge entries published before that time. Return their number. Durable on return.
+        """Acknowledge the entries that were published before that time (milliseconds since 1970). Return their number.
+        Durable on return.
 
-        Stops early if publish times do not increase, but never before the first unacknowledged entry.
+        Where publish times do not increase, expiry may stop early. The first unacknowledged entry always expires if it
+        is old enough.
         """
         first = self.state.first_undeleted(EARLIEST)
         found = await self._first_readable(first)
@@ -355,7 +357,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self._delete_up_to(ledgers.previous_position(end))
 
     async def expire_to(self, position: Position) -> int:
-        """Return the number of acknowledged entries. Durable on return."""
+        """Acknowledge the entries up to and including `position`.
+
+        Return the number of newly acknowledged entries. Durable on return.
+        """
         return await self._delete_up_to(self.ledger.ledgers.floor(position))
 
     async def _delete_up_to(self, position: Position) -> int:
@@ -365,7 +370,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return deleted
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Durable on return. Raises StoreError."""
+        """Replace the properties of the subscription. Durable on return. Raises StoreError."""
         if self.is_durable:
             await self.ledger.document.set_cursor_properties(self.name, self.cursor_id, properties)
         self.properties = dict(properties)
@@ -376,13 +381,15 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """
         return await self.ledger.document.announce_delayed(self.name, self.cursor_id)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
-        """Return the time of the first readable unacknowledged entry. Raises StoreError."""
+        """Return the publish time (milliseconds since 1970) of the first readable unacknowledged entry; None without
+        one. Raises StoreError.
+        """
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]
 

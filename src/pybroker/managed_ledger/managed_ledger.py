@@ -2,8 +2,8 @@
 
 Operation: readers see entries after `append_completed`, when they are durable, in the order of their positions. The
 next ledger is created in the background before the current one is full. The change to it has three steps: the current
-ledger is sealed, the list of ledgers is stored with the sealed ledger and the next one, and appends continue in the
-next one. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
+ledger is sealed, the list of ledgers is stored with the sealed and the next ledger, and appends continue in the next
+ledger. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
 wait during the change (`PendingAppends`).
 
 `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the cursors,
@@ -49,7 +49,7 @@ NO_LEDGER = -1
 
 
 class ManagedLedger(AppendListener):
-    """Owned by the factory; used by one topic."""
+    """The managed ledger of one topic, owned by the factory."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class ManagedLedger(AppendListener):
         ledger_id: int,
         closed: Callable[[ManagedLedger], None],
     ) -> None:
-        """`ledger_id`, one of the listed ledgers, is new and empty, or contains the last entry of a terminated managed
-        ledger. `closed` is called when the managed ledger may be opened again.
+        """`ledger_id` is one of the listed ledgers. It is new and empty, or, if the managed ledger is terminated,
+        contains the last entry. `closed` is called when the managed ledger may be opened again.
         """
         self.name = document.path
         self.document = document
@@ -73,7 +73,7 @@ class ManagedLedger(AppendListener):
         self.pending_entries = self.entries_added_total = self.bytes_added_total = 0
         self.counters = LedgerCounters()
         self.compacted_drops = 0
-        """A compaction that began before the last drop must not become the view."""
+        """Number of dropped compacted views. A compaction that began before the last drop must not become the view."""
         self.read_limit = ReadLimit()
         self.memory = resources.memory
         self.clock = resources.clock
@@ -150,7 +150,7 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; the position before the first one if there is none."""
+        """The last entry that readers may see; the position before the first entry if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -159,23 +159,23 @@ class ManagedLedger(AppendListener):
 
     @property
     def copy_count(self) -> int:
-        """Return how often each entry is stored."""
+        """Return the number of copies that the store keeps of each entry."""
         return self._store.copy_count
 
     def message_count_at_hand(self, position: Position) -> int:
-        """Return 0 if the entry is not in memory or does not exist."""
+        """Return the number of messages of the entry if it is in memory, else 0."""
         if not self.ledgers.has_entry(position):
             return 0
         run = self.read_cached(position, 1, 0)
         return 0 if run is None else run.message_counts[0]
 
     def publish_time_at_hand(self, position: Position) -> int | None:
-        """Return None if the entry is not in memory or does not exist."""
+        """Return the publish time of the entry in milliseconds since 1970 if it is in memory, else None."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """Return milliseconds since 1970 by the client's clock. Raises StoreError."""
+        """Return the publish time of the entry in milliseconds since 1970, by the client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
@@ -185,7 +185,8 @@ class ManagedLedger(AppendListener):
         """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
         StoreError.
 
-        If publish times do not increase, the bisection finds one such entry that follows an earlier one.
+        If publish times do not increase, the result is one of the entries with that time or a later one that follow an
+        entry with an earlier time.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -195,8 +196,8 @@ class ManagedLedger(AppendListener):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Store entries; the listener receives the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when
-        closed or after a failed write.
+        """Store entries; the listener is notified when they are durable. Raises LedgerTerminated, StorageFull, and
+        LedgerFenced when closed or after a failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
@@ -361,7 +362,7 @@ class ManagedLedger(AppendListener):
                 self.change_error = str(error)
                 if self._has_timed_out() or self._store.refusal() is not None:
                     self._refused(self.pending_appends.take_all(), error)
-            except Exception:  # a bug: the appends must not wait for ever
+            except Exception:  # a bug: the appends must not wait forever
                 self.is_write_failed = True
                 self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
                 raise
@@ -369,14 +370,20 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     def _ledger_is_gone(self, error: NoSuchLedger) -> None:
-        """Close the topic: only another owner deletes a ledger that this one writes. It decides all unknown appends."""
+        """Close the topic because the ledger was deleted.
+
+        Only another owner deletes a ledger to which this owner writes. All appends with an unknown outcome are
+        answered.
+        """
         logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
         self.document.lose(fenced_error)
         self._end_change(fenced_error)
 
     async def _change(self) -> None:
-        """Close the current ledger, name the next one, and continue there. Raises StoreError: may be repeated."""
+        """Seal the current ledger, store the list with the next one, and continue there. Raises StoreError; the caller
+        may repeat the call.
+        """
         await self._close_ledger(self._ledger_id)
         while True:
             next_ledger_id = await self._ledger_to_name()
@@ -393,7 +400,10 @@ class ManagedLedger(AppendListener):
         self._send_waiting()
 
     async def _ledger_to_name(self) -> int:
-        """Return the next ledger, or another one if it may not be named any more. Raises StoreError."""
+        """Return the prepared next ledger, or create another if it may not be listed any more.
+
+        Raises StoreError.
+        """
         ledger_id = self._next_ledger_id
         if ledger_id is not None and not self._store.may_be_named(ledger_id):
             logs.warning("ledger.named_too_late", managed_ledger=self.name, ledger_id=ledger_id)
@@ -425,7 +435,7 @@ class ManagedLedger(AppendListener):
         self._refused(self.pending_appends.take_all(), error)
 
     async def _close_ledger(self, ledger_id: int) -> None:
-        """Seal the ledger and decide appends of it with an unknown outcome. Raises StoreError."""
+        """Seal the ledger, and find out which of its appends with an unknown outcome are stored. Raises StoreError."""
         summary = await self._store.seal(ledger_id)
         if ledger_id == self._ledger_id and self.pending_appends:
             assert self._listener is not None
@@ -435,7 +445,10 @@ class ManagedLedger(AppendListener):
         self.ledgers.close_ledger(summary, self._resources.clock.wall_ms())
 
     async def _discard_next(self) -> None:
-        """Delete the next ledger, which no metadata names. An error leaves an empty ledger in the store."""
+        """Delete the prepared next ledger, which is in no stored list.
+
+        If that fails, an empty ledger stays in the store.
+        """
         ledger_id, self._next_ledger_id = self._next_ledger_id, None
         if ledger_id is None or self.ledgers.has_ledger(ledger_id):
             return
@@ -467,7 +480,7 @@ class ManagedLedger(AppendListener):
             logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
 
     async def _trim(self, limits: RetentionLimits | None = None) -> list[int]:
-        """Trim by `limits` instead of `retention`, which may change meanwhile."""
+        """Trim the ledgers as `trim` does, by `limits` instead of `retention`, which may change during the call."""
         async with self._changing:
             self._is_trim_due = False
             if self.is_closed:
@@ -493,7 +506,10 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """Remove these ledgers from memory and the store. Their removal from the stored list is durable."""
+        """Remove the ledgers to be deleted from memory and the store.
+
+        Their removal from the stored list is already durable.
+        """
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -508,8 +524,8 @@ class ManagedLedger(AppendListener):
         return ids
 
     async def truncate(self, kept_cursors: Container[str] = ()) -> None:
-        """Acknowledge all entries on all cursors but `kept_cursors`, and delete each closed ledger that those do not
-        need, regardless of retention. Raises StoreError.
+        """Acknowledge all entries on all cursors except `kept_cursors`, and delete each sealed ledger that
+        `kept_cursors` do not need, regardless of retention. Raises StoreError.
         """
         for cursor in list(self.cursors.values()):
             if cursor.name not in kept_cursors:
@@ -522,7 +538,7 @@ class ManagedLedger(AppendListener):
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends permanently; those in flight complete. Return the last position. Durable on return.
+        """Refuse appends permanently; appends in flight complete. Return the last position. Durable on return.
 
         Raises StoreError, and then appends continue.
         """
@@ -552,8 +568,10 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int) -> int:
-        """Create the ledger of the next compacted view, unless the view was dropped since `drops` was read. Raises
-        StoreError.
+        """Create the ledger for the next compacted view.
+
+        Raises LedgerFenced if the managed ledger was closed, or its compacted view was deleted, after the caller read
+        `compacted_drops` (`drops`). Raises StoreError.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
@@ -587,7 +605,7 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     def interrupt_compaction(self) -> None:
-        """Discard an unfinished compacted view, so that its compaction fails."""
+        """Discard a compacted view that is being written, so that its compaction fails."""
         self.compacted_drops += 1
         self._discard_unfinished()
 
@@ -596,7 +614,7 @@ class ManagedLedger(AppendListener):
             self.discard_compacted(ledger_id)
 
     async def drop_compacted(self) -> None:
-        """Delete the compacted view, and an unfinished next one. Raises StoreError."""
+        """Delete the compacted view, and a view that is being written. Raises StoreError."""
         self.interrupt_compaction()
         async with self._changing:
             self._discard_unfinished()  # A compaction may have begun meanwhile.
@@ -623,8 +641,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also
-        in the compacted view.
+        """Return the mark-delete position for a cursor whose next entry is the first at or after `position`, also
+        counting entries of the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
@@ -650,14 +668,16 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Read entries, after waiting for memory in the queue of `group`. Raises StoreError."""
+        """Read entries from `position` on, about `max_bytes` and at least one. Waits for memory in the queue of
+        `group`. Raises StoreError.
+        """
         memory = self.memory
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
         try:
             count = self._readable(position, max_entries)
             if count <= 0:
-                raise StoreError(f"{self.name} has no entry {position}")
+                raise StoreError(f"{self.name} does not contain entry {position}")
             run = await self._store.read(position.ledger_id, position.entry_id, count, min(max_bytes, taken_bytes))
         except StoreError:
             self.counters.read_errors += 1
@@ -679,7 +699,10 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """Like `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
+        """Read entries as `read` does.
+
+        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        """
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
@@ -687,7 +710,7 @@ class ManagedLedger(AppendListener):
                 raise
             return None
 
-    # --- cursors and life --------------------------------------------------------------------------------------------
+    # --- cursors and lifecycle ---------------------------------------------------------------------------------------
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         self._resources.flush_soon(cursor.flush)

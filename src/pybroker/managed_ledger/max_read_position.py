@@ -17,7 +17,7 @@ _NOTHING: dict[int, BitMap] = {}
 
 
 class ReadLimit:
-    """Owned by its managed ledger; changed by the topic's transactions."""
+    """What readers of one managed ledger may not see. Changed by the topic's transactions."""
 
     __slots__ = ("hidden", "limit")
 
@@ -34,14 +34,16 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return those of these ascending entries that are aborted or markers; usually none."""
+        """Return the given ascending entry ids that belong to aborted messages or transaction markers; usually none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Return the aborted entries and markers of the range; usually none."""
+        """Return the aborted messages and transaction markers with an id from `first_entry_id` up to, not including,
+        `end_entry_id`; usually none.
+        """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
             return BitMap()
@@ -52,19 +54,23 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the last entry before the limit, or entry -1 of the first ledger."""
+        """Return the last entry before the limit, including aborted ones; entry -1 of the first ledger if there is
+        none.
+        """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """Return the last visible entry at or before `position`, or entry -1 of the first ledger."""
+        """Return the last entry at or before `position` that readers may see; entry -1 of the first ledger if there is
+        none.
+        """
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]
             position = ledgers.previous_position(Position(position.ledger_id, _start_of_run(hidden, position.entry_id)))
         return position
 
     def last_visible(self, ledgers: LedgerList) -> Position:
-        """Return the last entry that readers may see, or entry -1 of the first ledger."""
+        """Return the last entry that readers may see; entry -1 of the first ledger if there is none."""
         return self.visible_up_to(self.last_readable(ledgers), ledgers)
 
 
@@ -73,7 +79,7 @@ def _start_of_run(bitmap: BitMap, entry_id: int) -> int:
     while high - step >= 0 and bitmap.contains_range(high - step, entry_id + 1):
         high -= step
         step *= 2
-    low = max(-1, high - step)  # the run begins behind `low`, at `high` or before
+    low = max(-1, high - step)  # the run begins after `low`, at `high` or earlier
     while high - low > 1:
         middle = (low + high) // 2
         if bitmap.contains_range(middle, entry_id + 1):

@@ -18,7 +18,10 @@ UNKNOWN_AGE_S = -1
 
 
 class OldestUnacked:
-    """Owned by a managed cursor. Invariant: `_publish_time_ms` is that of the entry at `_position`."""
+    """Cached publish time of the first unacknowledged entry. Owned by a managed cursor.
+
+    Invariant: `_publish_time_ms` is the publish time of the entry at `_position`.
+    """
 
     __slots__ = ("_clock", "_ledgers", "_position", "_publish_time_ms", "_state", "_time_at_hand", "_time_of")
 
@@ -30,7 +33,9 @@ class OldestUnacked:
         time_of: Callable[[Position], Awaitable[int]],
         clock: Clock,
     ) -> None:
-        """`time_at_hand` returns a cached publish time, `time_of` reads it if needed."""
+        """`time_at_hand` returns the publish time of an entry if it is in memory; `time_of` reads it from the store if
+        needed.
+        """
         self._state = state
         self._ledgers = ledgers
         self._time_at_hand = time_at_hand
@@ -45,7 +50,7 @@ class OldestUnacked:
         return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
-        """Return None if the time is neither known nor cached."""
+        """Return the publish time in milliseconds since 1970; None if it is not in memory."""
         position = self.position
         if position is None:
             return None
@@ -57,12 +62,15 @@ class OldestUnacked:
         return self._publish_time_ms
 
     def known_age_s(self) -> int:
-        """Return -1 if the publish time is unknown."""
+        """Return the age in seconds; -1 if the publish time is not in memory."""
         publish_time_ms = self.known_ms()
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
-        """Return the entry and its publish time, which is read if needed. Raises StoreError."""
+        """Return the first unacknowledged entry and its publish time, which is read from the store if needed.
+
+        None without such an entry. Raises StoreError.
+        """
         position = self.position
         if position is None:
             return None

@@ -1,11 +1,11 @@
-"""Orphaned ledgers: ledgers in the store that no managed ledger names, left by a crash or by damage.
+"""Orphaned ledgers: ledgers in the store that no managed ledger info lists, left by a crash or by damage.
 
-Metadata contains a ledger before its first entry, and until its deletion is durable. So after a crash, an orphaned
-ledger is empty: it was created, and not recorded in time. One with entries proves that metadata was lost; then the
+Metadata lists a ledger before its first entry, and until its deletion is durable. So after a crash, an orphaned ledger
+is empty: it was created and not listed in time. An orphaned ledger with entries proves that metadata was lost. Then the
 broker does not start, because topics may be missing. Exceptions are ledgers whose deletion may have been lost
 (`LedgerStore.is_name_certain`).
 
-The search runs once, at the start, because a ledger of an earlier run is never recorded later. Ledgers without this
+The search runs once, at the start, because a ledger of an earlier run is never listed later. Ledgers without this
 broker's mark (`LedgerStore.is_own`) are ignored: recovering one would stop another broker from appending to it.
 """
 
@@ -32,13 +32,13 @@ _DOCUMENTS_AT_ONCE = 200
 
 @dataclass(slots=True)
 class Leftovers:
-    """The orphaned ledgers."""
+    """The orphaned ledgers that a search has found."""
 
     empty_ids: list[int] = field(default_factory=list)
     entries: dict[int, int] = field(default_factory=dict)
     """Numbers of entries, of the ledgers that have some."""
     ids_not_given: list[int] = field(default_factory=list)
-    """Named ledgers that the store, as far as it knows, never created."""
+    """Listed ledgers that, as far as the store knows, were never created."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
         """Return the orphaned ledgers that prove a loss of metadata, with their entry counts."""
@@ -46,11 +46,11 @@ class Leftovers:
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the ledgers of `stored_ids` that no metadata names. `stored_ids`: all ledgers of earlier runs, listed
-    before any managed ledger was opened.
+    """Return the ledgers in `stored_ids` that no metadata lists. `stored_ids` are all ledgers of earlier runs, which
+    the caller has to list before it opens any managed ledger.
 
-    Returns nothing if a metadata value cannot be read, because it may name any of them. This, and a ledger that cannot
-    be examined, is logged.
+    Returns nothing if a metadata value cannot be read, because that value may list any of them. An unreadable value,
+    and a ledger that cannot be examined, are logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -69,7 +69,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
         except StoreError as error:
             logs.error(
                 "orphaned_ledgers.failed", ledger_id=ledger_id, error=str(error)
-            )  # the others do not depend on it
+            )  # the other ledgers do not depend on it
             continue
         if count:
             found.entries[ledger_id] = count
@@ -79,7 +79,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
 
 
 async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
-    """Delete the empty ones. Ledgers with entries are kept for a repair."""
+    """Delete the orphaned ledgers that are empty. Ledgers with entries stay for a repair."""
     deleted = 0
     for ledger_id in found.empty_ids:
         try:
@@ -111,12 +111,14 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return all ledgers of the document, including those to be deleted. Raises StoreError."""
+    """Return the ids of all ledgers that `info` lists, including ledgers that must be deleted. Raises StoreError."""
     return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *other_ledger_ids(info)]
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ids of ledgers that `info` names outside of its list of ledgers: trimmed ones, and the compacted one."""
+    """Return the ids of ledgers that `info` lists outside of its list of ledgers: trimmed ones, and the ledger of the
+    compacted view.
+    """
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
 
@@ -150,8 +152,8 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """Return `named_ledger_ids` at a twentieth of the cost, because a start needs it for each topic. Raises
-    StoreError.
+    """Return the same ids as `named_ledger_ids`, at a twentieth of the cost, because each start does this for every
+    topic. Raises StoreError.
     """
     names = _names_in(value)
     if names is None:
@@ -188,7 +190,10 @@ async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
 
 
 def entry_counts_in(value: bytes) -> dict[int, int | None]:
-    """Return the same for one managed ledger info; nothing for a deleted topic, whose ledgers are deleted one by one."""
+    """Return ledger ids and numbers of entries in one managed ledger info, as `named_entry_counts` does for all topics.
+
+    Nothing for a deleted topic, whose ledgers are deleted one by one.
+    """
     names = _names_in(value)
     if names is None or names.deleted:
         return {}
@@ -199,7 +204,7 @@ def entry_counts_in(value: bytes) -> dict[int, int | None]:
 
 
 async def path_that_names_ledgers(metadata: MetadataStore) -> str:
-    """Return "" if there is none. Raises StoreError."""
+    """Return the path of a managed ledger info that lists a ledger; "" if there is none. Raises StoreError."""
     async for path, value in managed_ledger_documents(metadata):
         if ledger_ids_in(path, value):
             return path

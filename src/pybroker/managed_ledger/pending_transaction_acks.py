@@ -1,4 +1,4 @@
-"""Pending transaction acks of one cursor: acknowledgements of open transactions, applied by a commit, forgotten by an
+"""Pending transaction acks of one cursor: acknowledgements of open transactions, applied by a commit, discarded by an
 abort. Pure.
 
 They are part of the cursor's state and records, so a commit is one record that ends the transaction and acknowledges
@@ -14,10 +14,10 @@ transaction.
 Invariants: no message has pending acks of two transactions; only one transaction has a cumulative ack, and then no
 other has acks that it covers.
 
-Cost: to check and add an ack is linear in its positions and logarithmic in the number of open transactions. The
-transactions with acks of each batch are indexed, and the first position of each transaction. Whole entries are not,
-since an index of a million entries takes more memory than a bitmap: `holders_of` finds the transactions of many
-messages in one pass.
+Cost: checking and adding an ack takes time linear in its positions and logarithmic in the number of open transactions.
+Two indexes exist: the transactions with acks of each batch, and the first position of each transaction. There is no
+index of whole entries, since an index of a million entries takes more memory than a bitmap: `holders_of` finds the
+transactions of many messages in one pass.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """Return the batches with the bit sets of their unacknowledged messages."""
+        """Return the batches with pending acks, each with the bit set of the messages that would stay unacknowledged."""
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
             for position, (bits, count) in self.parts.items()
@@ -74,7 +74,7 @@ class Hold:
 
     @property
     def entry_count(self) -> int:
-        """Count the entries, without those of a cumulative ack."""
+        """The number of entries with a pending ack, without the entries of a cumulative ack."""
         return sum(map(len, self.entries.values())) + len(self.parts)
 
 
@@ -147,7 +147,7 @@ class _FirstPositions:
 
 
 class PendingTransactionAcks:
-    """Owned by its cursor's state."""
+    """The pending transaction acks of one cursor."""
 
     def __init__(self) -> None:
         self.open: dict[TxnId, Hold] = {}
@@ -164,7 +164,7 @@ class PendingTransactionAcks:
     def __bool__(self) -> bool:
         return bool(self.open)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def has_ended(self, txn: TxnId) -> bool:
         return txn in self._ended or self._is_below_mark(txn)
@@ -182,7 +182,7 @@ class PendingTransactionAcks:
         return self._low_water_marks
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest `least` of open and ended transactions."""
+        """Return, for each coordinator, the highest low part of the ids of open and ended transactions."""
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
             found[most] = max(least, found.get(most, 0))
@@ -193,7 +193,7 @@ class PendingTransactionAcks:
         return None if self.cumulative is None else self.open[self.cumulative].up_to
 
     def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the entries with a pending ack as a whole; `entry_ids` ascend."""
+        """Return the entries in the ascending `entry_ids` that have a pending ack of the whole entry."""
         up_to, bitmap = self.up_to, self._entries.get(ledger_id)
         if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
             return BitMap()
@@ -207,11 +207,14 @@ class PendingTransactionAcks:
         return found
 
     def parts_of(self, ledger_id: int) -> Mapping[int, int]:
-        """Return the bits of pending messages by entry."""
+        """Return, by entry id, the bits of the messages with a pending ack in partly acknowledged batches."""
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """Return the transaction that has acknowledged one of these messages. For many messages use `holders_of`."""
+        """Return the transaction with a pending ack of one of these messages (`bits` of a batch); None without one.
+
+        For many messages use `holders_of`.
+        """
         up_to = self.up_to
         if up_to is not None and position <= up_to:
             return self.cumulative
@@ -226,10 +229,11 @@ class PendingTransactionAcks:
         return None
 
     def holders_of(self, messages: Sequence[tuple[Position, int]]) -> Generator[None, None, list[TxnId | None]]:
-        """Return the transaction that has acknowledged each message: an entry and an index in its batch, or -1 for any
-        message of it.
+        """Return the transaction with a pending ack of each message, given as position and index in its batch, or -1
+        for any message of the entry.
 
-        Linear in the messages and the open transactions. The result may lack changes that are made during a pause.
+        The time is linear in the messages and the open transactions. The generator pauses so that the event loop stays
+        responsive; the result may miss changes that are made during a pause.
         """
         whole = yield from self._holders_of_whole({position for position, _ in messages})
         asked_bits: dict[Position, int] = {}
@@ -246,7 +250,7 @@ class PendingTransactionAcks:
         return [whole.get(position) or parts.get((position, index)) for position, index in messages]
 
     def _holders_of_whole(self, positions: Iterable[Position]) -> Generator[None, None, dict[Position, TxnId]]:
-        """Return the transactions of whole entries, also by a cumulative ack."""
+        """Return the transactions with a pending ack of these whole entries, individual or cumulative."""
         found: dict[Position, TxnId] = {}
         left: dict[int, BitMap] = {}
         up_to, cumulative = self.up_to, self.cumulative
@@ -270,10 +274,10 @@ class PendingTransactionAcks:
         return found
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """Return a position that has a pending ack already; None without one.
+        """Return a position of this ack of `txn` that already has a pending ack; None if there is none.
 
-        The ack may be of another transaction, or of `txn` itself: a message that it acknowledges twice was delivered
-        twice. But a cumulative ack of `txn` may cover its individual ones.
+        The earlier ack may be of another transaction, or of `txn` itself: the message was then delivered twice. But a
+        cumulative ack of `txn` may cover its individual ones.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -307,7 +311,10 @@ class PendingTransactionAcks:
         return None
 
     def _conflict_up_to(self, txn: TxnId, up_to: Position, parts: Parts) -> Position | None:
-        """Like `conflict`, for a cumulative ack; `parts` is the batch that it ends in."""
+        """Return the result of `conflict` for a cumulative ack.
+
+        `parts` has the batch at which the ack ends, if it ends inside a batch.
+        """
         held_up_to, own = self.up_to, self.open.get(txn)
         if held_up_to is not None and self.cumulative != txn:
             return held_up_to
@@ -338,7 +345,7 @@ class PendingTransactionAcks:
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
-        """Add acks, which must have no conflict."""
+        """Add pending acks of `txn`, for which `conflict` returned None."""
         bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
         bits = [
             (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
@@ -379,8 +386,8 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Remove and return the pending acks of the transaction, and accept no more. The end is stored even if there
-        are none: otherwise a late ack after a restart would stay pending.
+        """Remove and return the pending acks of the transaction, and refuse later ones. The end is recorded even
+        without pending acks: otherwise a late ack after a restart would stay pending.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
@@ -414,8 +421,9 @@ class PendingTransactionAcks:
         return hold
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of that coordinator up to `least` have ended. Return those with pending acks,
-        which the caller ends.
+        """Record that all transactions of that coordinator up to `least` have ended.
+
+        Return the ones that still have pending acks, which the caller must end.
         """
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
@@ -459,7 +467,7 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """Apply a stored part of a record. Raises ValueError if it is damaged."""
+        """Apply the part of a stored cursor record that has pending acks. Raises ValueError if it is damaged."""
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))

@@ -1,7 +1,7 @@
 """Search for entries by publish time: bisection over ledgers, over a ledger's index, and over single entries.
 
-Clients set publish times, and their clocks differ: where times do not increase, the result is an entry with the time
-that follows one with an earlier time. An unreadable entry counts like the next readable one.
+Clients set publish times, and their clocks differ: where times do not increase, the result is an entry with the
+searched time that follows an entry with an earlier time. An unreadable entry counts like the next readable one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Look = Callable[[int, int], Awaitable[tuple[int, int] | None]]
 
 
 class PublishTimes:
-    """Owned by the managed ledger that is searched."""
+    """Publish times of the entries of one managed ledger."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class PublishTimes:
         self._time_of = time_of
 
     async def first_published_at(self, publish_time_ms: int, start: Position) -> Position:
-        """Return the first entry at or after `start` that was published at that time or later; `end_position` if there
-        is none.
+        """Return the first entry at or after `start` that was published at `publish_time_ms` (since 1970) or later;
+        `end_position` if there is none.
 
         Raises StoreError.
         """
@@ -72,7 +72,7 @@ class PublishTimes:
                     return index, found[1]
             return None
 
-        # The entry is in the last ledger that begins too early, or is the first one behind that ledger.
+        # The entry is in the last ledger that begins too early, or is the first one after that ledger.
         ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
         count = ledgers.entry_count_of(ledger_id)
         try:

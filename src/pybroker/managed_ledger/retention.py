@@ -1,9 +1,9 @@
 """Retention: which ledgers of a managed ledger may be deleted, because all durable cursors have acknowledged them and
 retention does not keep them.
 
-A ledger is not kept if it was closed longer ago than the retention time, or the remaining size is at least the
-retention size. So 0 of either keeps nothing, -1 of both keeps everything, and with -1 of one the other decides. A
-ledger with an unacknowledged (perhaps delayed) entry does not keep the ledgers behind it.
+A ledger is not kept if it was closed longer ago than the retention time, or if the remaining ledgers have at least the
+retention size without it. So 0 for either keeps nothing, -1 for both keeps everything. If only one of them is -1, the
+other decides. A ledger with an unacknowledged (perhaps delayed) entry does not keep later ledgers.
 
 Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the
 newest entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted
@@ -44,7 +44,7 @@ def removable(
     """Return the ids of the ledgers that may be deleted, oldest first; without `durable` cursors retention alone
     decides.
 
-    `held_from`: readers hold that ledger and all later ones.
+    `held_from`: readers with a lease need that ledger and all later ones.
     """
     # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)

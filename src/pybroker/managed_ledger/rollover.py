@@ -29,11 +29,11 @@ class LedgerLimits:
     inactive_rollover_ms: int = 0
     """A ledger without an append for this time is closed; 0: no limit."""
     add_entry_timeout_ms: int = 0
-    """Appends that wait this long for the next ledger are answered with an error; 0: no limit."""
+    """Appends that wait this long for the next ledger fail with an error; 0: no limit."""
 
 
 class RolloverStep(Enum):
-    """The next action of a managed ledger."""
+    """The next action of a managed ledger towards its next ledger."""
 
     STAY = auto()
     PREPARE = auto()
@@ -68,11 +68,11 @@ SplitContext = Callable[[object, int], tuple[object, object]]
 
 
 class PendingAppends:
-    """Appends that wait while a managed ledger changes to its next ledger. Owned by the managed ledger.
+    """Appends that wait while one managed ledger changes to its next ledger.
 
     An append waits for one of two reasons: the current ledger is being closed, or it is unknown whether the store has
-    stored the append. Sealing the ledger decides the second case: entries that the sealed ledger contains are stored; the
-    others are appended to the next ledger, in their order and before later appends.
+    stored the append. Sealing the ledger decides the second case: entries that the sealed ledger contains are stored;
+    the other ones are appended to the next ledger, in their order and before later appends.
     """
 
     def __init__(self) -> None:
@@ -90,11 +90,14 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add appends with an unknown outcome, and later ones of the same ledger, which are not stored."""
+        """Add appends with an unknown outcome, and the later appends to the same ledger, which are certainly not
+        stored.
+        """
         self._unknown += runs
 
     def decide(self, ledger_id: int, entry_count: int, split_context: SplitContext) -> list[AppendRun]:
-        """Return the unknown runs that are stored. `ledger_id` is sealed with `entry_count` entries.
+        """Return the runs with an unknown outcome that are stored, now that `ledger_id` is sealed with `entry_count`
+        entries.
 
         A run of which only the first entries are stored is divided.
         """

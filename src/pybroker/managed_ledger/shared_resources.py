@@ -21,7 +21,9 @@ RECENT_READS_PART = 8
 
 
 class LedgerResources:
-    """Created with the broker. The factory passes it to each managed ledger, and ends its tasks."""
+    """Resources that all managed ledgers of a broker share. The factory passes them to each managed ledger, and ends
+    the background tasks.
+    """
 
     def __init__(
         self,
@@ -33,8 +35,8 @@ class LedgerResources:
         publish_time_of: Callable[[bytes], int],
         memory: Memory | None = None,
     ) -> None:
-        """`publish_time_of` returns the publish time of an entry in milliseconds; it never raises. Without `memory`
-        there is no memory limit.
+        """`publish_time_of` returns the publish time of an entry's bytes in milliseconds since 1970; it never raises.
+        Without `memory` there is no memory limit.
         """
         self.store = store
         self.cache = cache
@@ -54,13 +56,13 @@ class LedgerResources:
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def resize_cache(self, limit_bytes: int) -> None:
-        """Set the size of the cache, at most the memory budget."""
+        """Set the size of the entry cache in bytes, at most the memory budget."""
         before_bytes = self.cache.size_bytes
         self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def evict_old_cached(self) -> Generator[None, None, None]:
-        """Evict, in small steps, the entries that were already cached at the previous call."""
+        """Evict, in small steps, the cached entries that were already cached at the previous call."""
         before_bytes = self.cache.size_bytes
         for _ in self.cache.evict_old():
             self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))

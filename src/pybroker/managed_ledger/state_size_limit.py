@@ -1,10 +1,11 @@
 """The limit of a cursor's stored state: which entries are delivered while the state is too large to be stored.
 
-Operation: a store that cannot store a state refuses it. From then on, no entry behind the last acknowledged one is
-delivered: its acknowledgement would enlarge the state. Entries before it are delivered, also again to new consumers, because
-their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
+Operation: a store that cannot store a state refuses it. From then on, no entry after the last acknowledged one is
+delivered, because its acknowledgement would enlarge the state. Earlier entries are delivered, also to new consumers,
+because their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
 
-Limitations: the state can still grow by acknowledgements of messages that were delivered before. Nothing of it is dropped.
+Limitations: the state can still grow by acknowledgements of messages that were delivered before. No acknowledgement is
+dropped.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import NamedTuple
 from pybroker.model.position import Position
 
 RESUME_PERCENT = 90
-"""Delivery continues below this share of the limit, so that it does not stop again after each acknowledgement."""
+"""Delivery continues when the state is smaller than this share of the limit, so that it does not stop again after each
+acknowledgement.
+"""
 
 
 class StateExcess(NamedTuple):
-    """A state that could not be stored. `end`: its last acknowledged entry. `since_ms`: by the monotonic clock."""
+    """A cursor state that is too large for the store. `end`: its last acknowledged entry. `since_ms`: by the monotonic
+    clock.
+    """
 
     size_bytes: int
     limit_bytes: int
@@ -28,7 +33,7 @@ class StateExcess(NamedTuple):
 
 
 class StateSizeLimit:
-    """Owned by its cursor."""
+    """The state of this limit for one cursor."""
 
     __slots__ = ("excess", "is_stored")
 
@@ -39,7 +44,7 @@ class StateSizeLimit:
         """Whether the last state could be stored."""
 
     def refused(self, size_bytes: int, limit_bytes: int, range_count: int, end: Position, now_ms: float) -> bool:
-        """Record that a state was not stored. Return whether delivery pauses by it."""
+        """Record that the store refused a state because of its size. Return whether this pauses delivery."""
         before = self.excess
         since_ms = now_ms if before is None else before.since_ms
         self.excess = StateExcess(size_bytes, limit_bytes, range_count, end, since_ms)
@@ -47,7 +52,7 @@ class StateSizeLimit:
         return before is None
 
     def stored(self, size_bytes: int) -> bool:
-        """Record that a state was stored. Return whether delivery continues by it."""
+        """Record that a state was stored. Return whether delivery continues because of this."""
         self.is_stored = True
         excess = self.excess
         if excess is None or size_bytes * 100 > excess.limit_bytes * RESUME_PERCENT:

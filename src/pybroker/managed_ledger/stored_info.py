@@ -29,7 +29,7 @@ from pybroker.managed_ledger.trimmed_ledgers import TrimmedLedgers
 
 
 class StoredInfo:
-    """Owned by its managed ledger. `ledgers` must not be empty at a save."""
+    """The managed ledger info of one open managed ledger. `ledgers` must not be empty at a save."""
 
     def __init__(self, record: InfoRecord, ledgers: LedgerList) -> None:
         self.path = record.path
@@ -63,7 +63,7 @@ class StoredInfo:
         record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Copy the stored state except the list of ledgers, which the caller has set."""
+        """Copy the stored state, except for the list of ledgers, which the caller sets."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -97,7 +97,7 @@ class StoredInfo:
 
     @property
     def version(self) -> int:
-        """NOT_EXISTING before the first stored value."""
+        """The version of the stored value; NOT_EXISTING if nothing is stored yet."""
         return self.record.version
 
     async def save(self) -> None:
@@ -119,20 +119,20 @@ class StoredInfo:
             self._covered_saves = covered
 
     def lose(self, error: LedgerFenced) -> None:
-        """Write nothing more: another owner is known."""
+        """Store nothing more, because another owner has taken over."""
         if not self.is_fenced:
             self.is_fenced = True
             self.when_fenced(error)
 
     def require_owned(self) -> None:
-        """Raise LedgerFenced if another owner is known to have written the value."""
+        """Raise LedgerFenced if another owner is known to have stored the info."""
         if self.is_fenced:
             raise fenced(self.path)
 
-    # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
+    # --- single changes, undone if they cannot be stored --------------------------------------------------------------
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Set properties, and remove those that are None. Durable on return. Raises StoreError, and then nothing
+        """Set properties, and remove properties that are None. Durable on return. Raises StoreError, and then nothing
         changed.
         """
         before = {key: self.properties.get(key) for key in changes}
@@ -146,7 +146,7 @@ class StoredInfo:
             raise
 
     async def set_cursor_properties(self, name: str, cursor_id: str, properties: Mapping[str, str]) -> None:
-        """Durable on return. Raises StoreError, and then nothing changed."""
+        """Replace the properties of a cursor. Durable on return. Raises StoreError, and then nothing changed."""
         info = self._cursor(name, cursor_id)
         before, info.properties = info.properties, dict(properties)
         try:

@@ -1,13 +1,12 @@
-"""The trimmed entries of a managed ledger, for readers that store a position and ask whether entries behind it are
-missing.
+"""The trimmed entries of a managed ledger, for readers that store a position and ask whether later entries are missing.
 
 All topics share the ledger ids, so the list of existing ledgers does not show whether a ledger between them was
 trimmed. Therefore the last trimmed ledgers are recorded with their entry counts; of older ones, only the highest ledger
 id.
 
-Invariants: trimmed entries behind a position are always reported, and none are reported where there were none. Empty
-ledgers are not recorded. A position in a ledger at or before `until` has certainly lost entries: too many ledgers were
-trimmed after it, or it belongs to an earlier topic of the same name.
+Invariants: trimmed entries after a position are always reported, and no others. Empty ledgers are not recorded. A
+position in a ledger at or before `until` has certainly lost entries: too many ledgers were trimmed after it, or it
+belongs to an earlier topic of the same name.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from pybroker.model.position import Position
 
 MAX_REMEMBERED = 64
-"""Some ten bytes each in every stored managed ledger info."""
+"""Maximum number of recorded ledgers. Each takes some ten bytes in every stored managed ledger info."""
 
 
 class TrimmedLedgers:
-    """Owned by the managed ledger. Rows are (ledger id, entries), ascending."""
+    """The trimmed ledgers of one managed ledger as rows of (ledger id, entries), ascending."""
 
     def __init__(self, until: int, rows: Iterable[tuple[int, int]] = ()) -> None:
         self.until = until
@@ -46,8 +45,10 @@ class TrimmedLedgers:
         return TrimmedLedgers(self.until, [*self._rows, *rows])
 
     def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
-        """Return the runs of trimmed entries from `start` on and in front of `end`: first entry, and the entry after
-        the last one, None if that is no longer known.
+        """Return the ranges of trimmed entries from `start` up to, not including, `end`.
+
+        A range is its first entry and the entry after its last one; None in place of the latter if it is no longer
+        known.
         """
         lost: list[tuple[Position, Position | None]] = []
         if start.ledger_id <= self.until:

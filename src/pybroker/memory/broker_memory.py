@@ -1,7 +1,7 @@
 """Tasks that wait for memory of a part, and the release of read-ahead when other parts need memory.
 
-`memory/memory_budget.py` decides how memory is divided. Invariant: a task returns all memory that it took, however it
-ends.
+`memory/memory_budget.py` decides how memory is divided. Invariant: a task returns all memory that it took, even after
+an error or cancellation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LEAST_DELAYED_BYTES = 64 * 1024
 
 
 class MonotonicClock(Protocol):
-    """Monotonic clock interface."""
+    """A monotonic clock, for tests and simulators."""
 
     def monotonic_ms(self) -> float: ...
 
 
 class AheadHolder(ABC):
-    """Holder of read-ahead."""
+    """An object with read-ahead that can be dropped when other parts need memory."""
 
     @abstractmethod
     def give_way(self) -> None:
@@ -123,7 +123,7 @@ class Memory:
 
 
 class Holding:
-    """Memory that one operation uses; `close` gives all of it back.
+    """The memory that one operation uses; `close` returns all of it.
 
     `wait` waits for at most the part's guaranteed minimum, which is always released eventually, so an operation that
     uses memory of another part can wait without a deadlock. Memory beyond that is counted without waiting.
@@ -140,13 +140,13 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes`, fairly by `group`. Call it once only."""
+        """Wait for `size_bytes`, fairly by `group`. Call this only once."""
         assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:
-        """Set the total, but not below the amount waited for."""
+        """Set the total memory of the operation without waiting; at least the amount of `wait` stays counted."""
         counted_bytes = max(0, size_bytes - self._taken_bytes)
         before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
         if counted_bytes != before_bytes:

@@ -1,6 +1,6 @@
 """Division of one memory budget among all parts that grow with client activity.
 
-Pure: a request is granted at once or queued, and giving memory back returns the waiters that can continue.
+Pure: a request is granted at once or queued. The call that gives memory back returns the waiters that can continue.
 
     limit = the floors of all parts + shared memory
     used by a part <= its bound;  used by parts above their floors, together, <= shared memory
@@ -37,17 +37,19 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """`T`: waiters and read-ahead holders. Invariant: no request waits that could be granted."""
+    """The memory budget of one broker. `T`: type of waiters and read-ahead holders. Invariant: no request waits that
+    could be granted.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
         self.limit_bytes = limit_bytes
         self.parts: dict[str, Part[T]] = {}
         self.shared_bytes = limit_bytes
-        """Memory that is in no floor."""
+        """Memory beyond the floors of all parts, which all parts share."""
         self.shared_used_bytes = 0
         self.waiting = 0
-        """Waiters in all parts."""
+        """Number of waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
         """Add a part. The floors together must leave shared memory."""
@@ -77,7 +79,7 @@ class MemoryBudget(Generic[T]):
                 self._make_room(part, size_bytes, gave_way)
             if size_bytes <= part.room(with_shared=not is_shared_claimed):
                 granted.append(part.admit_head())
-                # The part's next waiter may be older than those checked before.
+                # The part's next waiter may be older than the waiters checked before.
                 stuck.clear()
                 is_shared_claimed = False
                 continue
@@ -107,10 +109,10 @@ class MemoryBudget(Generic[T]):
 
 
 class Part(Generic[T]):
-    """Memory of one purpose, created by its budget.
+    """The part of a budget for one purpose, such as reads.
 
-    Invariant: `used_bytes` is the memory taken or counted and not given back. It includes `ahead_bytes`, which can be
-    dropped.
+    Invariant: `used_bytes` is the memory that was taken or counted and not given back. It includes `ahead_bytes`, which
+    can be dropped.
     """
 
     def __init__(self, budget: MemoryBudget[T], name: str, floor_bytes: int, bound_bytes: int) -> None:
@@ -118,7 +120,7 @@ class Part(Generic[T]):
         self.floor_bytes = floor_bytes
         self.highest_bytes = bound_bytes
         self.bound_bytes = bound_bytes
-        """Lower than the maximum if the part's configuration key says so."""
+        """Upper bound of the part; lower than the maximum if its configuration key sets a limit."""
         self.used_bytes = 0
         self.ahead_bytes = 0
         self.takers = 0
@@ -130,7 +132,7 @@ class Part(Generic[T]):
         self._rows: OrderedDict[Hashable, OrderedDict[T, _Waiting]] = OrderedDict()  # groups in round-robin order
         self._group_of: dict[T, Hashable] = {}
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -142,11 +144,13 @@ class Part(Generic[T]):
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
 
     def limit_to(self, own_bytes: int) -> None:
-        """Apply the limit of the part's configuration key (0: none). Memory used above the limit is not taken back."""
+        """Set the limit of the part in bytes, from its configuration key (0: no limit). Memory that is in use above the
+        limit stays.
+        """
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
-        """Return how much can be taken now; 0 or less if nothing."""
+        """Return how many bytes can be taken now; 0 or less if none."""
         own_bytes = max(0, self.floor_bytes - self.used_bytes)
         budget = self._budget
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
@@ -176,7 +180,7 @@ class Part(Generic[T]):
     def _head(self) -> tuple[T, _Waiting]:
         return next(iter(next(iter(self._rows.values())).items()))
 
-    # --- taking and giving back --------------------------------------------------------------------------------------
+    # --- take and release --------------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
         """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if any."""
@@ -186,7 +190,8 @@ class Part(Generic[T]):
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
         """Request `size_bytes`, or the part's maximum if that is less.
 
-        The result names `waiter` if the request is granted; otherwise it waits. `took` returns the granted amount.
+        The result contains `waiter` if the request is granted; otherwise the request waits. `took` returns the granted
+        amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1

@@ -1,4 +1,4 @@
-"""Memory limit of this process: that of its control group, else the machine's memory.
+"""The memory limit of this process: the limit of its control group, else the machine's memory.
 
 Versions 1 and 2 of control groups are read, from the process's own group up to the root; the smallest limit counts. In
 a container, the process's own path may not exist in the visible file system; then the mounted directory is the
@@ -16,14 +16,14 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 class MemoryLimit(NamedTuple):
-    """The limit, 0 if unknown, and its source."""
+    """The memory limit in bytes (0 if unknown), and its source."""
 
     size_bytes: int
     is_of_group: bool
 
 
 def memory_limit(root: Path = _ROOT) -> MemoryLimit:
-    """`root` is the root of the file system."""
+    """Return the memory limit of this process. `root` is the root of the file system."""
     machine_bytes = _machine_bytes(root)
     limits = [*_group_limits_bytes(root)]
     smallest_bytes = min(limits, default=0)

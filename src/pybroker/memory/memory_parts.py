@@ -1,6 +1,6 @@
 """Division of the broker's memory: the fixed share of the process, and the parts that grow with client activity.
 
-Pure. `docs/contributing/benchmarks.md` has the measurements behind these numbers.
+Pure. `docs/contributing/benchmarks.md` has the measurements from which these numbers were chosen.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from pybroker.memory.memory_budget import MemoryBudget, T
 
 MIB = 1 << 20
 PROCESS_BYTES = 80 * MIB
-"""A broker without clients: interpreter, libraries, threads."""
+"""Memory of a broker without clients: interpreter, libraries, threads."""
 COUNTED_SHARE = 0.6
-"""The rest is for objects around the bytes, memory retained by the allocator, and transport buffers."""
+"""Share of the remaining memory that the budget divides.
+
+The rest is for objects around the bytes, memory retained by the allocator, and transport buffers.
+"""
 GROUP_SHARE = 0.9
 """Share of a control group's limit; above the limit the kernel kills the process."""
 MACHINE_SHARE = 0.5
@@ -39,7 +42,7 @@ DELAYED = "delayed"
 
 
 class OwnBounds(NamedTuple):
-    """Limits of the parts' configuration keys, in bytes; 0: not set."""
+    """Limits of parts by their configuration keys, in bytes; 0 means not set."""
 
     reads: int = 0
     publishes: int = 0
@@ -51,7 +54,9 @@ class OwnBounds(NamedTuple):
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
-    """Return the configured limit, else a share of the detected one (0: unknown)."""
+    """Return the configured limit `asked_bytes` in bytes, or, if it is 0, a share of the detected limit `found_bytes`
+    (0: unknown).
+    """
     if asked_bytes > 0:
         return asked_bytes
     return int((found_bytes or UNKNOWN_MACHINE_BYTES) * (GROUP_SHARE if is_of_group else MACHINE_SHARE))
@@ -62,8 +67,8 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 class WriteBuffers(NamedTuple):
-    """Memory limits for entries that are in no segment file: a checkpoint begins at the first, appends wait at the
-    second.
+    """Memory limits for entries that are not in a segment file yet: at the first limit a checkpoint begins, at the
+    second appends wait.
     """
 
     checkpoint_bytes: int
@@ -81,7 +86,7 @@ def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """Create the budget. `own` bounds are upper bounds. The floors add up to 52/64 of the budget."""
+    """Create the budget. `own`: upper bounds from the configuration. The floors add up to 52/64 of the budget."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),

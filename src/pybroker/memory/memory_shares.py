@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MemoryShares(Generic[K]):
-    """Invariant: the part counts exactly the memory of the holders."""
+    """The shares of one memory part. Invariant: the part counts exactly the memory of all holders."""
 
     def __init__(self, part: Part[object], least_bytes: int) -> None:
         """`least_bytes`: the minimum that each holder may always use."""
@@ -33,7 +33,7 @@ class MemoryShares(Generic[K]):
         return len(self._waiting)
 
     def report(self, holder: K, size_bytes: int) -> Settled[object] | None:
-        """Set the memory of `holder`, 0 when it is gone. Return the consequences for other waiters."""
+        """Set the memory of `holder` in bytes; 0 when it ends. Return the consequences for other waiters."""
         before_bytes = self._used.pop(holder, 0)
         if size_bytes:
             self._used[holder] = size_bytes
@@ -47,7 +47,7 @@ class MemoryShares(Generic[K]):
         return max(self._least_bytes, most_bytes // shares)
 
     def stops(self, holder: K) -> bool:
-        """Return whether `holder` has reached its share. `freed` returns it when it may continue."""
+        """Return whether `holder` has reached its share. `freed` returns the holder when it may continue."""
         if self._used.get(holder, 0) < self.allowed_bytes():
             return False
         self._waiting[holder] = None

@@ -1,1 +1,4 @@
-"""Small versioned facts: tenants, namespaces, policies, topics, ledger lists. Start with `metadata_store.py`."""
+"""Metadata: small values with versions, such as tenants, namespaces, policies, and ledger lists.
+
+Start with `metadata_store.py`.
+"""

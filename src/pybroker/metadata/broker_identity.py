@@ -1,10 +1,10 @@
-"""The claim of a broker's id in the store that several brokers share.
+"""The claim of a broker's id (host:port) in the metadata store that several brokers share.
 
 The claim is a session value. When the session is lost, the store deletes it, and another broker may take the id. In the
 next session the broker claims it again:
 
-* What an earlier process or session of the same data directory left is replaced: the directory has a lock, so no other
-  process uses it.
+* A claim of an earlier process or session with the same data directory is replaced: the directory has a lock, so no
+  other process uses it.
 * If another broker has the id, this broker is not ready (`conflict` says why) and repeats the claim until that broker
   stops. Its loaded topics continue, because their ledgers are in its own data directory.
 """
@@ -32,7 +32,9 @@ _RACE_ATTEMPTS = 10
 
 
 class BrokerIdentity:
-    """`claim` comes first; later sessions claim the id by themselves until `close`."""
+    """The broker's id in a shared store. Call `claim` first; after a lost session the object claims the id again by
+    itself, until `close`.
+    """
 
     def __init__(self, store: MetadataStore, broker_id: str, directory_id: str, facts: Mapping[str, object]) -> None:
         self._store = store
@@ -75,7 +77,10 @@ class BrokerIdentity:
                 await asyncio.sleep(CLAIM_PAUSE_S)
 
     async def _claim_or_holder(self) -> str | None:
-        """Return None if the id is claimed now, otherwise the description of its holder. Raises StoreError."""
+        """Claim the id.
+
+        Return None on success, otherwise the description of the broker that has it. Raises StoreError.
+        """
         for _ in range(_RACE_ATTEMPTS):
             try:
                 await self._store.put_for_session(self._path, self._value)
@@ -143,11 +148,11 @@ def _decoded_holder(value: bytes) -> dict[str, object]:
 
 
 def directory_id(stored: bytes | None, runtime: Runtime) -> str:
-    """Return the id of the data directory, given the value at DIRECTORY_ID_PATH; a new one without a value."""
+    """Return the id of the data directory: `stored`, the value at DIRECTORY_ID_PATH, or a new id if that is None."""
     return f"{runtime.random.getrandbits(128):032x}" if stored is None else stored.decode(errors="replace")
 
 
 async def keep_directory_id(embedded: MetadataStore, identity: str) -> None:
-    """Store a new id at the first use of the data directory with a shared store."""
+    """Store `identity` as the id of the data directory, at its first use with a shared store."""
     if await embedded.get(DIRECTORY_ID_PATH) is None:
         await embedded.put(DIRECTORY_ID_PATH, identity.encode())

@@ -1,10 +1,11 @@
-"""Keeps caches of a shared metadata store current: each change by any broker makes the cache read that document again.
+"""Updates caches of a shared metadata store: after each change by any broker, the cache reads the changed document
+again.
 
 A broker's own changes are reported too and cause one more read. After a time without a connection, everything is read
 again. An embedded store has no other users, so nothing is watched there.
 
 Operation: paths that changed are collected, and one task for each cache reads them one after another. A failed read is
-repeated until it succeeds; a document that cannot be decoded is the cache's matter.
+repeated until it succeeds; the cache itself handles a document that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pybroker.runtime.tasks import TaskOwner
 
 RETRY_PAUSE_S = 1.0
 MAX_PATHS = 10_000
-"""With more changed paths, everything is read again."""
+"""If more paths changed, the whole cache is read again."""
 
 
 class RefreshedCache(Protocol):
@@ -34,7 +35,7 @@ class RefreshedCache(Protocol):
 
 
 class CacheRefresher:
-    """The refreshed caches of one store."""
+    """Refreshes the registered caches of one store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -42,7 +43,7 @@ class CacheRefresher:
         self._caches: list[_Refreshed] = []
 
     def keep(self, cache: RefreshedCache, *prefixes: str) -> None:
-        """Refresh `cache` for changes below `prefixes`. Call it before the cache is loaded."""
+        """Register `cache`, which is refreshed after changes below `prefixes`. Call this before the cache is loaded."""
         if not self._store.is_shared:
             return
         refreshed = _Refreshed(cache, self._tasks)
@@ -52,7 +53,7 @@ class CacheRefresher:
 
     @property
     def pending(self) -> int:
-        """Paths that changed and have not been read again; a whole cache counts as one."""
+        """The number of changed paths that have not been read again; a whole cache counts as one."""
         return sum(cache.pending for cache in self._caches)
 
     async def close(self) -> None:
@@ -97,7 +98,7 @@ class _Refreshed:
             self._is_running = False
 
     async def _step(self) -> None:
-        """Read what changed. What changes meanwhile is read by the next step."""
+        """Read the paths that have changed. Changes during the call are left to the next call."""
         must_reload, self._must_reload = self._must_reload, False
         paths: Iterable[str] = list(self._paths)
         self._paths.clear()

@@ -1,7 +1,7 @@
 """Prepares a shared metadata store for a cluster, like Pulsar's `initialize-cluster-metadata`.
 
-Repeatable: what exists is kept, and a run that was interrupted is completed by the next one. Writes the root node, the
-documents of the cluster, its tenants and namespaces, and the nodes that bookies need to start.
+Repeatable: existing documents stay, and the next run completes an interrupted one. Writes the root node, the documents
+of the cluster, its tenants and namespaces, and the nodes that bookies need to start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 
 
 class ClusterAddresses(NamedTuple):
-    """Addresses of a cluster for others; None keeps what is stored."""
+    """Addresses of a cluster for other clusters and clients. None keeps the stored address."""
 
     web_service_url: str | None = None
     web_service_url_tls: str | None = None
@@ -61,7 +61,7 @@ async def initialize_cluster(
     report: Report,
     random: Random,
 ) -> None:
-    """Write what is missing, and report each object. Raises StoreError and AdminError."""
+    """Write missing nodes and documents, and report each of them. Raises StoreError and AdminError."""
     await _make_root(addresses.metadata, options, deadline_s, report)
     if addresses.configuration is not None:
         await _make_root(addresses.configuration, options, deadline_s, report)

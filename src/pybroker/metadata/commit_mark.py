@@ -1,15 +1,14 @@
-"""The number of answered transactions of the metadata store, in a marker file beside the database.
+"""The commit mark: the number of answered transactions of the metadata store, in a marker file beside the database.
 
 SQLite takes the first damaged frame of its log for the end of the log, and does not notice that a database was replaced
 by an older or an empty one. A database with fewer commits than its mark has lost some. The mark is written after each
-commit and before the caller is answered, without a sync: it survives the process, and is never ahead of the device (a
-start does not write it, because it may see commits that no sync has covered). An unreadable mark counts as 0.
+commit and before the caller gets the result, without a sync. So it survives the end of the process, and is never ahead
+of the device. (A start does not write the mark, because it may see commits that no sync has covered.) An unreadable
+mark counts as 0.
 
-    0          8         16
-    | PYBMETA1 | commits | crc32c
-    | 8 bytes  | u64     | u32
+0 8 16 | PYBMETA1 | commits | crc32c | 8 bytes | u64 | u32
 
-Concurrency: the thread that owns the database.
+Concurrency: used only by the thread that owns the database.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ def decode_mark(data: bytes) -> int | None:
 
 
 class CommitMark:
-    """Owned by the store; a missing file is created. Raises OSError."""
+    """The open marker file, owned by the store. A missing file is created. Raises OSError."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._name = path.name
         self._file = MarkerFile(disk.open_mapped(path, MARKER_BYTES), _LAYOUT)
 
     def read(self) -> int:
-        """Return 0 if the number is unknown. A damaged mark is logged."""
+        """Return the number of answered commits; 0 if it is unknown. A damaged mark is logged."""
         commits = decode_mark(self._file.content())
         if commits is None:
             logs.warning(

@@ -15,9 +15,9 @@
 | topic policies | /admin/topic-policies | /pybroker/topic-policies |
 | schema versions | /schemas | /pybroker/schemas |
 
-Pure: `converted_documents` gets values of a store and returns the changes. The caller applies them in one transaction. It passes
-all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in any parts. A document that
-cannot be read keeps its path, and is reported: it had no effect before either.
+Pure: `converted_documents` returns the changes to the values that it gets. The caller applies the changes in one
+transaction. It passes all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in
+any parts. A document that cannot be read keeps its path and is reported; it had no effect before either.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
 
 
 def _moved(path: str, value: bytes) -> list[tuple[str, bytes]] | None:
-    """Return the new paths and values of a document, or None if it stays where it is. Raises DecodeError."""
+    """Return the new paths and values of a document; None if its path does not change. Raises DecodeError."""
     segments = path.split("/")[1:]
     match segments:
         case ["admin", "tenants", tenant]:
@@ -109,7 +109,9 @@ def _renamed(path: str, new: str, value: bytes) -> list[tuple[str, bytes]] | Non
 
 
 def _local_policies(rows: Mapping[str, tuple[bytes, int]]) -> Iterator[tuple[str, bytes, bytes | None]]:
-    """Yield path and value of local policies that must change, and the policies of their namespace; None without namespace."""
+    """Yield path and value of local policies that must change, and the policies of their namespace (None if it does not
+    exist).
+    """
     prefix, local_prefix = f"{metadata_paths.POLICIES}/", f"{metadata_paths.LOCAL_POLICIES}/"
     for path, (value, _) in rows.items():
         if path.startswith(local_prefix):

@@ -1,5 +1,6 @@
-"""A metadata store that counts how long the operations of another one take, and how many bytes are put into it; slow ones
-are logged.
+"""A metadata store that measures the operations of another store: durations and written bytes.
+
+Slow operations are logged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pybroker.runtime.slow_operations import SlowOperations
 
 
 class MeasuredMetadataStore(MetadataStore):
-    """Owns `store`. Operations count at their completion, from the call on."""
+    """Owns the measured `store`. An operation is counted when it completes, with the time since its call."""
 
     def __init__(self, store: MetadataStore, clock: Clock, slow: SlowOperations) -> None:
         self._store = store
@@ -78,7 +79,10 @@ class MeasuredMetadataStore(MetadataStore):
     def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Measured by page only in an embedded store, which reads in pages."""
+        """Yield the values of `store`.
+
+        In an embedded store, which reads in pages, each page is measured; elsewhere nothing.
+        """
         if self._store.is_shared:
             return self._store.values_at(path, depth, page_values)
         return super().values_at(path, depth, page_values)

@@ -26,7 +26,7 @@ from pybroker.metadata.metadata_store import (
 
 
 class MemoryMetadataStore(MetadataStore):
-    """A dict of values by path."""
+    """A metadata store in a dict of values by path."""
 
     def __init__(self) -> None:
         self._values: dict[str, Versioned] = {}
@@ -35,7 +35,7 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a store for another process: with the same values but those of the session, without watches."""
+        """Return a copy for another process: without session values and watches."""
         copy = MemoryMetadataStore()
         copy._values = {path: value for path, value in self._values.items() if path not in self._of_session}
         return copy
@@ -141,7 +141,9 @@ class MemoryMetadataStore(MetadataStore):
 
 
 def require_changes(changes: Sequence[Change], version_of: Callable[[str], int | None]) -> None:
-    """Raise BadVersionError unless all `changes` apply to the present versions, None without a value."""
+    """Raise BadVersionError unless all `changes` apply to the present versions. `version_of` returns None for a path
+    without value.
+    """
     assert len({change.path for change in changes}) == len(changes), "a path occurs once"
     for change in changes:
         present = version_of(change.path)
@@ -151,13 +153,13 @@ def require_changes(changes: Sequence[Change], version_of: Callable[[str], int |
 
 
 def require_countable(parent: str, existing: Versioned | None) -> None:
-    """Raise StoreError if the version of `parent` counts the changes of a value."""
+    """Raise StoreError if `parent` has a value, so that its version cannot count sequential children."""
     if existing is not None and existing.value:
         raise StoreError(f"{parent} has a value, so its version cannot number the values below it")
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:
-    """Raise BadVersionError unless `present`, None without a value, is the expected version."""
+    """Raise BadVersionError unless `present` (None without a value) is the expected version."""
     if expected == ANY_VERSION:
         return
     if expected == NOT_EXISTING:

@@ -1,4 +1,4 @@
-"""Paths of the metadata store. The docstring of a function names the value at its path.
+"""Paths of the metadata store. Each function returns a path; its docstring describes the value at the path.
 
 Shared documents have the paths of Apache Pulsar, so that Java brokers and pybroker can use one metadata store. Values for
 which Pulsar has no path are below `/pybroker`, which Java brokers ignore.
@@ -34,7 +34,7 @@ _ENCODED = re.compile(r"%(?=[0-9A-Fa-f]{2})|/|^\.\.?$|[\x00-\x1f\x7f-\x9f\ue000-
 
 
 def cluster(name: str) -> str:
-    """Path of the ClusterData."""
+    """Path of a cluster's ClusterData."""
     return f"{CLUSTERS}/{name}"
 
 
@@ -44,32 +44,32 @@ def failure_domains(cluster_name: str) -> str:
 
 
 def failure_domain(cluster_name: str, name: str) -> str:
-    """Path of the FailureDomain."""
+    """Path of a FailureDomain of the cluster."""
     return f"{failure_domains(cluster_name)}/{_segment(name)}"
 
 
 def isolation_policies(cluster_name: str) -> str:
-    """All NamespaceIsolationData of a cluster, by name."""
+    """Path of all NamespaceIsolationData of a cluster, by name."""
     return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
 
 
 def migration(cluster_name: str) -> str:
-    """ClusterPolicies: where the cluster moved to."""
+    """Path of the ClusterPolicies: whether and where the cluster was migrated."""
     return f"{CLUSTERS}/{cluster_name}/policies"
 
 
 def tenant(name: str) -> str:
-    """Path of the TenantInfo, and parent of the tenant's namespaces."""
+    """Path of a tenant's TenantInfo, and parent of the tenant's namespaces."""
     return f"{POLICIES}/{name}"
 
 
 def policies(namespace: NamespaceName) -> str:
-    """NamespacePolicies; a namespace exists as long as they do."""
+    """Path of the NamespacePolicies. A namespace exists if they exist."""
     return f"{POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
 def local_policies(namespace: NamespaceName) -> str:
-    """LocalPolicies; missing while they would only repeat the NamespacePolicies."""
+    """Path of the LocalPolicies; no value while they would only repeat the NamespacePolicies."""
     return f"{LOCAL_POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
@@ -84,7 +84,7 @@ def resource_quota(namespace: NamespaceName, bundle: str) -> str:
 
 
 def topic_policies(topic: TopicName) -> str:
-    """TopicPolicies; missing while the topic has none of its own."""
+    """Path of the TopicPolicies; no value while the topic has no policies of its own."""
     return f"{TOPIC_POLICIES}/{topic.storage_path}"
 
 
@@ -94,17 +94,17 @@ def schemas(namespace: NamespaceName) -> str:
 
 
 def schema(topic: TopicName) -> str:
-    """Parent of the versions of a schema: one for all partitions, and for both domains."""
+    """Parent of the versions of a topic's schema. All partitions, and both domains, share the schema."""
     return f"{SCHEMAS}/{schema_name(topic)}"
 
 
 def schema_version(schema_path: str, version: int) -> str:
-    """The names of versions sort as the versions do."""
+    """Path of one version of a schema. The paths sort by version."""
     return f"{schema_path}/{version:020d}"
 
 
 def schema_name(topic: TopicName) -> str:
-    """Return `tenant/ns/encoded-name`."""
+    """Return the schema's name `tenant/ns/encoded-name`, as in Pulsar."""
     return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
@@ -114,7 +114,9 @@ def java_encoded(name: str) -> str:
 
 
 def java_decoded(segment: str) -> str:
-    """Return the name that `java_encoded`, or `TopicName.storage_path`, has encoded: neither leaves a plus sign in it."""
+    """Return the name that `java_encoded` or `TopicName.storage_path` has encoded. (Neither leaves a plus sign in the
+    segment.)
+    """
     return unquote_plus(segment)
 
 
@@ -133,7 +135,7 @@ def partitioned_topics(namespace: NamespaceName, domain: str) -> str:
 
 
 def partitioned_topic(topic: TopicName) -> str:
-    """Path of the PartitionedTopicMetadata."""
+    """Path of a topic's PartitionedTopicMetadata."""
     return f"{partitioned_topics(topic.namespace, topic.domain)}/{java_encoded(topic.local_name)}"
 
 
@@ -148,7 +150,7 @@ def managed_ledgers(namespace: NamespaceName, domain: str) -> str:
 
 
 def managed_ledger(topic: TopicName) -> str:
-    """A topic's managed ledger: its ledgers in order. Removed as a tree with all that lies below."""
+    """Path of a topic's managed ledger info. It is deleted together with all paths below it."""
     return f"{MANAGED_LEDGERS}/{topic.storage_path}"
 
 
@@ -163,5 +165,5 @@ def topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> Top
 
 
 def _segment(name: str) -> str:
-    """Return `name`, which Pulsar uses as it is, with the few characters encoded that cannot be in a path."""
+    """Return `name` with the few characters encoded that a path cannot contain. Pulsar does not encode these names."""
     return _ENCODED.sub(lambda found: quote(found[0], safe="").replace(".", "%2E"), name)

@@ -4,8 +4,8 @@ Paths look like `/admin/policies/public/default`. Each put increments the versio
 the version that it expects, so two writers never overwrite each other unnoticed. `put` returns when the value is
 durable.
 
-Stores: in memory and in SQLite (embedded: this process is their only user), and in ZooKeeper (shared by several brokers).
-What differs with a shared store:
+Stores: in memory and in SQLite (embedded: this process is their only user), and in ZooKeeper (shared by several
+brokers). Differences of a shared store:
 
 * Values change without this process. `watch` reports it; a cache must also handle `missed`, after which changes may have
   gone unnoticed. Reads may be older than another broker's last change; `sync` ends that. Versions decide.
@@ -41,14 +41,14 @@ PAGE_VALUES = 1000
 
 
 class Versioned(NamedTuple):
-    """`version` is 0 for the first put."""
+    """A value with its version, which is 0 after the first put."""
 
     value: bytes
     version: int
 
 
 class Put(NamedTuple):
-    """A change within `change_together`, as by `put`."""
+    """A put within `change_together`, with the meaning of `MetadataStore.put`."""
 
     path: str
     value: bytes
@@ -56,14 +56,14 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """A change within `change_together`, as by `delete`; it fails without a value."""
+    """A deletion within `change_together`. Unlike `MetadataStore.delete`, it fails if there is no value."""
 
     path: str
     expected_version: int = ANY_VERSION
 
 
 class Check(NamedTuple):
-    """A condition within `change_together`; NOT_EXISTING is not possible."""
+    """A condition within `change_together`: the value must have this version. NOT_EXISTING is not possible."""
 
     path: str
     expected_version: int
@@ -81,7 +81,9 @@ LATENCY_BOUNDS_MS: tuple[float, ...] = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000
 
 
 class OperationLatencies:
-    """Durations of operations since the start, in milliseconds, by kind and result; and the bytes that were put."""
+    """Durations of operations since the start in milliseconds, by kind and result; and the number of bytes that were
+    put.
+    """
 
     def __init__(self) -> None:
         self.took_ms = {
@@ -97,7 +99,7 @@ class MetadataStore(ABC):
 
     @property
     def latencies(self) -> OperationLatencies | None:
-        """The measured latencies; None without measurement."""
+        """Return the measured latencies; None if the store does not measure them."""
         return None
 
     # --- session -----------------------------------------------------------------------------------------------------
@@ -117,12 +119,12 @@ class MetadataStore(ABC):
 
     @property
     def session_report(self) -> SessionReport | None:
-        """None for an embedded store."""
+        """Return the state of the session with a shared store; None for an embedded store."""
         return None
 
     @property
     def session_ticket(self) -> SessionTicket | None:
-        """With which a later process can end the session; None for an embedded store."""
+        """Return a ticket with which a later process can end this session; None for an embedded store."""
         return None
 
     def listen(self, listener: SessionListener) -> None:  # noqa: B027  (an embedded store has no events)
@@ -132,11 +134,13 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:
-        """None without a value."""
+        """Return the value at `path`; None without one."""
 
     @abstractmethod
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
-        """Return the version. `expected_version` NOT_EXISTING: only if there is no value yet. Parents need not exist."""
+        """Store a value and return its new version. With `expected_version` NOT_EXISTING, there must not be a value
+        yet. Parents need not exist.
+        """
 
     @abstractmethod
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
@@ -148,9 +152,10 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return up to `limit` values below `path`, with their paths and in their order, behind `after`.
+        """Return up to `limit` values below `path`, with their paths, in the order of the paths. The first value
+        follows the path `after`; "" begins with the first one.
 
-        `after` "" begins; a list shorter than `limit` ends. Costs a fraction of single `get` calls.
+        A shorter list than `limit` means that no more values exist. Costs a fraction of single `get` calls.
         """
 
     def values_at(
@@ -166,34 +171,36 @@ class MetadataStore(ABC):
     async def delete_tree(self, path: str) -> int:
         """Delete `path` and everything below it. Return the number of values.
 
-        One step in an embedded store. In a shared one a failure may leave a part: call it again.
+        Atomic in an embedded store. In a shared store, a failure may leave a part; then call it again.
         """
 
     @abstractmethod
     async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
-        """Return what `get` returns for each path. Costs a fraction of single calls."""
+        """Return the result of `get` for each path, at a fraction of the cost of single calls."""
 
     @abstractmethod
     async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
         """Perform all changes or none; return the versions of the puts. Each path may occur once, and parents need not exist.
 
-        Raises BadVersionError if one of them does not apply.
+        Raises BadVersionError if one of the changes does not apply.
         """
 
     @abstractmethod
     async def put_for_session(self, path: str, value: bytes) -> int:
-        """Put a value that does not exist yet and disappears with the session; return its version.
+        """Store a value that disappears at the end of the session, and return its version. Raises BadVersionError if a
+        value exists.
 
-        Later puts and deletes work as with other values; a deletion that began in one session never takes effect in a later
-        one, where the value may be another broker's. Nothing can lie below it. Raises BadVersionError if it exists.
+        Later puts and deletes work as with other values. A deletion that began in one session never takes effect in a
+        later session, where the value may be another broker's. The value cannot have children.
         """
 
     @abstractmethod
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Put a new value at `path` followed by ten digits, which rise with each call for the same parent. Return its path.
+        """Store a new value at `path` followed by ten digits, a number that rises with each call for the same parent.
+        Return the whole path.
 
-        No number is returned twice, also after a restart. An embedded store counts in the version of the parent, which has
-        no value of its own then. After UnknownOutcome a value may exist that no caller knows.
+        No number is used twice, also after a restart. An embedded store counts in the version of the parent, which then
+        has no value of its own. After UnknownOutcome, a value may exist although no caller knows its path.
         """
 
     async def sync(self) -> None:  # noqa: B027  (an embedded store has no other users)
@@ -205,8 +212,8 @@ class MetadataStore(ABC):
 
         A shared store also reports inner nodes that are created or deleted.
 
-        Call `missed()` when changes may have gone unreported, because the store was unreachable; afterwards, read again
-        all that is cached. An embedded store never calls it.
+        Call `missed()` when changes may have gone unreported, because the store was unreachable. The caller then reads
+        all cached values again. An embedded store never calls it.
         """
 
     @abstractmethod
@@ -217,7 +224,7 @@ class MetadataStore(ABC):
 def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Return `store.values_at(...)`."""
+    """Yield the values of `store.values_at`, for callers that only depend on this module."""
     return store.values_at(path, depth, page_values)
 
 
@@ -243,7 +250,10 @@ def prefix_below(path: str) -> str:
 
 
 class Watches:
-    """The watches of one store, for its implementation. A failing watch is logged and stops neither the others nor the store."""
+    """The registered watches of one store.
+
+    An error of a watch is logged, and affects neither other watches nor the store.
+    """
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, str, Watch]] = []

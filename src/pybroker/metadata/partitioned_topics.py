@@ -1,4 +1,4 @@
-"""The partitioned topics with their partition counts and properties: read from memory, written through.
+"""The partitioned topics with their partition counts and properties, in a write-through cache of the metadata store.
 
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
 that the store does not. A partitioned topic exists as long as its stored metadata, whether its partitions exist or not.
@@ -31,7 +31,7 @@ class PartitionedTopicMetadata(msgspec.Struct):
 
 
 class PartitionedTopics:
-    """Owned by one broker. `load` comes first."""
+    """The partitioned topics, owned by one broker. Call `load` first."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class PartitionedTopics:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Raises StoreError."""
+        """Read all partitioned topics into the cache. Raises StoreError."""
         async with self._writing:
             async for (tenant, local_name, domain, segment), found in values_at(
                 self._store, metadata_paths.PARTITIONED_TOPICS, 4
@@ -49,7 +49,7 @@ class PartitionedTopics:
                 self._apply(topic, found.value)
 
     async def read_again(self) -> None:
-        """Read all again: other brokers may have changed some. Raises StoreError."""
+        """Read all partitioned topics again, because other brokers may have changed them. Raises StoreError."""
         read = PartitionedTopics(self._store)
         async with self._writing:
             await read.load()
@@ -84,7 +84,7 @@ class PartitionedTopics:
         return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
 
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
-        """Refused: 409 if `topic` is partitioned already."""
+        """Store the metadata of a new partitioned topic. Refused: 409 if `topic` is partitioned already."""
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
             try:
@@ -94,7 +94,8 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
-        """Apply `change` to the stored metadata; it may be called again if another broker has changed them meanwhile.
+        """Apply `change` to the stored metadata. `change` is called again if another broker has changed the metadata
+        meanwhile.
 
         Refused: 404 if `topic` is not partitioned, 409 after repeated concurrent changes, and the refusals of `change`.
         """
@@ -112,7 +113,7 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def delete(self, topic: TopicName) -> None:
-        """Unknown topics are ignored."""
+        """Delete the metadata of a partitioned topic. Unknown topics are ignored."""
         async with self._writing:
             await self._store.delete(metadata_paths.partitioned_topic(topic))
             self._forget(topic)

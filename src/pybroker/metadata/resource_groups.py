@@ -1,8 +1,7 @@
-"""Resource groups: rates that all topics of some namespaces share. Read from memory, written through to the metadata
-store.
+"""Resource groups: rates that all topics of some namespaces share, in a write-through cache of the metadata store.
 
 Invariants: a change is durable when its method returns, and only then visible to reads. Refusals are AdminErrors with
-the codes of Pulsar's REST API. The policies of namespaces name their group.
+the codes of Pulsar's REST API. The policies of a namespace contain the name of its group.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -31,7 +30,7 @@ class ResourceGroup(msgspec.Struct):
 
 
 class ResourceGroupChange(msgspec.Struct):
-    """The values of a request; absent ones stay unchanged."""
+    """The values in a request that creates or changes a group. Absent values stay unchanged."""
 
     publishRateInMsgs: int | None = None
     publishRateInBytes: int | None = None
@@ -48,15 +47,15 @@ class ResourceGroupChange(msgspec.Struct):
 
 
 class ResourceGroupListener(ABC):
-    """A listener, called for changed groups once they are durable and visible. Must not fail: other listeners follow."""
+    """Called for changed groups, after the change is durable and visible. Must not raise: other listeners follow."""
 
     @abstractmethod
     def resource_group_changed(self, name: str) -> None:
-        """The group was created, changed, or deleted."""
+        """Called after the group was created, changed, or deleted."""
 
 
 class ResourceGroups:
-    """The groups of one metadata store. `load` comes first."""
+    """The resource groups of one metadata store. Call `load` first."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -70,7 +69,7 @@ class ResourceGroups:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Raises StoreError."""
+        """Read all groups into the cache. Raises StoreError."""
         async with self._writing:
             self._groups = await self._read_all()
 
@@ -85,7 +84,7 @@ class ResourceGroups:
         return groups
 
     async def read_again(self) -> None:
-        """Read all again: other brokers may have changed some. Raises StoreError."""
+        """Read all groups again, because other brokers may have changed them. Raises StoreError."""
         async with self._writing:
             before, self._groups = self._groups, await self._read_all()
         for name in sorted(before.keys() | self._groups.keys()):
@@ -127,7 +126,7 @@ class ResourceGroups:
         self._changed(name)
 
     async def delete(self, name: str) -> None:
-        """Refused: 404 if missing. The caller checks that no namespace uses it."""
+        """Delete the group. Refused: 404 if missing. The caller checks that no namespace uses it."""
         async with self._writing:
             if name not in self._groups:
                 raise AdminError(404, "ResourceGroup does not exist")

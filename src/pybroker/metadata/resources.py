@@ -1,16 +1,17 @@
-"""Clusters, tenants, and namespaces: read from memory, written through to the metadata store. Policies of single
-topics.
+"""Clusters, tenants, and namespaces in a write-through cache of the metadata store. Also policies of single topics,
+which are not cached.
 
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
 that the store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
 
-A namespace has two documents. The policies hold for all clusters. The local policies hold for this one: bundles, the
-migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies replace those of the policies as
-soon as there are local policies, and local policies without bundles mean a single bundle. The cache contains the result.
+A namespace has two documents. The policies hold for all clusters. The local policies hold for this cluster: bundles,
+the migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies are in force as soon
+as local policies exist, otherwise the ones of the policies. Local policies without bundles mean a single bundle. The
+cache contains the result.
 
 Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them.
-Policies of single topics are read from the store: a loaded topic keeps its own, and the listener reports changes. The
-broker checks whether a namespace contains topics before it requests the deletion.
+Policies of single topics are read from the store; a loaded topic keeps its policies, and the listener reports changes.
+The broker checks whether a namespace contains topics before it requests the deletion.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ T = TypeVar("T")
 
 
 class PolicyListener(ABC):
-    """A listener, called for changed policies once they are durable and visible. Must not fail: other listeners follow."""
+    """Called for changed policies, after the change is durable and visible. Must not raise: other listeners follow."""
 
     @abstractmethod
     async def namespace_changed(self, namespace: NamespaceName) -> None:
-        """The policies of an existing namespace changed. Returns when they are applied."""
+        """Called after the policies of an existing namespace changed. Return when they are applied."""
 
     @abstractmethod
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """This broker changed the topic's own policies; None: they were deleted."""
+        """Called after this broker changed the topic's policies; `policies` is None if they were deleted."""
 
     @abstractmethod
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """The topic's own policies were read again, because another broker may have changed them."""
+        """Called after the topic's policies were read again, because another broker may have changed them."""
 
     @abstractmethod
     async def topics_missed(self) -> None:
-        """Other brokers may have changed the own policies of any topic."""
+        """Called when other brokers may have changed the policies of any topic."""
 
 
 class Resources:
-    """The cache of one metadata store. Call `load` first, then `bootstrap`."""
+    """The cluster, tenant and namespace documents of one metadata store. Call `load` first, then `bootstrap`."""
 
     def __init__(self, store: MetadataStore, default_bundle_count: int = documents.DEFAULT_BUNDLE_COUNT) -> None:
         self._store = store
@@ -90,12 +91,12 @@ class Resources:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Raises StoreError."""
+        """Read all documents into the cache. Raises StoreError."""
         async with self._writing:
             await self._read_all()
 
     async def _read_all(self) -> None:
-        """A document that cannot be read keeps the place of the former one in the cache."""
+        """Read all documents. If one cannot be read, its former content stays in the cache."""
         store = self._store
         clusters: dict[str, ClusterData] = {}
         async for (name,), found in values_at(store, metadata_paths.CLUSTERS, 1):
@@ -121,7 +122,7 @@ class Resources:
             self._remember(namespace, policies)
 
     async def read_again(self) -> None:
-        """Read all again: other brokers may have changed some. Raises StoreError."""
+        """Read all documents again, because other brokers may have changed them. Raises StoreError."""
         async with self._writing:
             before = {name: policies for tenant in self._namespaces.values() for name, policies in tenant.items()}
             await self._read_all()
@@ -241,7 +242,7 @@ class Resources:
             self._clusters[name] = data
 
     async def delete_cluster(self, name: str) -> None:
-        """Refused: 404 if missing, 412 while namespaces use it."""
+        """Delete a cluster. Refused: 404 if missing, 412 while namespaces use it."""
         async with self._writing:
             if name not in self._clusters:
                 raise AdminError(404, "Cluster does not exist")
@@ -256,8 +257,10 @@ class Resources:
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
-        """Refused: 412 for an invalid name, for missing or unknown clusters, and for `limit` tenants, 0 for no limit;
-        409 if it exists.
+        """Create a tenant.
+
+        Refused: 412 for an invalid name, for missing or unknown clusters, and if there are `limit` tenants already (0
+        for no limit); 409 if the tenant exists.
         """
         async with self._writing:
             if not is_valid_entity(name):
@@ -271,7 +274,7 @@ class Resources:
             self._tenants[name] = info
 
     async def update_tenant(self, name: str, info: TenantInfo) -> None:
-        """Refused: 404 if missing, 412 for missing or unknown clusters."""
+        """Replace the document of a tenant. Refused: 404 if missing, 412 for missing or unknown clusters."""
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -283,7 +286,7 @@ class Resources:
             self._tenants[name] = info
 
     async def delete_tenant(self, name: str) -> None:
-        """Refused: 404 if missing, 409 while it has namespaces."""
+        """Delete a tenant. Refused: 404 if missing, 409 while it has namespaces."""
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -295,8 +298,9 @@ class Resources:
     async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
         """Create a namespace; absent bundles and clusters become the defaults.
 
-        Refused: 412 for an invalid name and if the tenant has `limit` namespaces, 0 for no limit; 404 without the
-        tenant, 409 if it exists, 403 for a cluster that the tenant may not use, 400 for invalid bundles.
+        Refused: 412 for an invalid name and if the tenant has `limit` namespaces already (0 for no limit), 404 if the
+        tenant does not exist, 409 if the namespace exists, 403 for a cluster that the tenant may not use, 400 for
+        invalid bundles.
         """
         async with self._writing:
             if not is_valid_entity(namespace.local_name):
@@ -332,11 +336,12 @@ class Resources:
             self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
+        """Apply `change` to the stored policies of a namespace. `change` is called again if another broker has changed
+        the policies meanwhile.
 
-        Bundles and migration flag are those of the policies alone: `update_bundles` and `update_local_policies` change them.
-        Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated
-        concurrent changes, and the refusals of `change`.
+        `change` gets the bundles and the migration flag of the policies document; `update_bundles` and
+        `update_local_policies` change them. Returns when all listeners have processed the change. Refused: 404 without
+        the namespace, 409 after repeated concurrent changes, and the refusals of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -346,7 +351,8 @@ class Resources:
     async def update_bundles(self, namespace: NamespaceName, change: Callable[[BundlesData], BundlesData]) -> None:
         """Replace the bundles of a namespace by the result of `change`, like `update_namespace`.
 
-        As in Pulsar, the local policies change first, and decide; the policies follow, for readers of these alone.
+        As in Pulsar, the bundles of the local policies are in force and change first. The bundles of the policies are
+        then updated for programs that read only these.
         """
         async with self._writing:
 
@@ -375,7 +381,7 @@ class Resources:
         self._remember(namespace, policies)
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
-        """Refused: 404 if missing.
+        """Delete a namespace. Refused: 404 if missing.
 
         The policies are deleted last: after a crash, the namespace still exists, and a new namespace of this name never
         inherits its local policies or quotas.
@@ -390,16 +396,17 @@ class Resources:
                 raise AdminError(404, "Namespace does not exist")
 
     def keep_topic_policies_in(self, store: TopicPoliciesStore) -> None:
-        """Use another store for the own policies of topics. That store notifies the broker of changes by itself."""
+        """Store the policies of topics in `store` from now on. That store reports changes to the broker by itself."""
         self._topic_policies = store
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` itself in this cluster."""
+        """Return the policies that are set for `topic` itself, in this cluster only."""
         return await self._topic_policies.get(topic)
 
     async def topic_policies_in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` itself, with those that all clusters share. A caller that registers the listener
-        in the same event loop iteration misses no change.
+        """Return the policies that are set for `topic` itself: of this cluster, or else of all clusters.
+
+        A caller that registers the listener in the same event loop iteration misses no change.
         """
         return await self._topic_policies.in_force(topic)
 
@@ -417,7 +424,7 @@ class Resources:
     async def forget_topic(self, topic: TopicName) -> None:
         """Delete the policies of a topic that is being deleted: a later topic of that name must not inherit them.
 
-        The policies of a partition are those of its partitioned topic, and stay. Refused: 409.
+        A partition has the policies of its partitioned topic, which stay. Refused: 409.
         """
         if topic.partition_index < 0:
             await self.delete_topic_policies(topic)
@@ -430,7 +437,7 @@ class Resources:
             await self.update_namespace(topic.namespace, change)
 
     def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """Return the policies of a namespace in this cluster only; the defaults, without bundles, if it has none."""
+        """Return the policies of a namespace in this cluster only; defaults without bundles if none are stored."""
         return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
@@ -470,7 +477,7 @@ class Resources:
             self._local_policies[namespace] = local
 
     def _remember(self, namespace: NamespaceName, policies: NamespacePolicies) -> None:
-        """Put `policies` into the cache, with the bundles and the migration flag in force."""
+        """Put `policies` into the cache, with the bundles and the migration flag that are in force."""
         local = self._local_policies.get(namespace)
         if local is not None:
             policies.bundles = _bundles_in_force(local)

@@ -1,7 +1,8 @@
-"""A metadata store made of several: each path belongs to one of them.
+"""A metadata store that consists of several: each path belongs to one of them.
 
-A broker with a shared store keeps there what all brokers need, and in the embedded store of its data directory what only
-makes sense with its local ledgers. The documents that several clusters share may be in a third store.
+In a shared store, the broker keeps documents that all brokers need. Documents that only make sense with its local
+ledgers are in the embedded store of its data directory. The documents that several clusters share may be in a third
+store.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 
 class RoutedMetadataStore(MetadataStore):
-    """`routes` gives the store of each path and all below it; the longest one counts. All other paths are in `rest`.
+    """`routes` maps paths to stores: a store has the values at and below its path, and the longest matching path
+    counts. All other paths are in `rest`.
 
-    The session is that of `rest`. Owns the stores. An operation must not span two stores.
+    The session is the session of `rest`. This object owns the stores. An operation must not involve two stores.
     """
 
     def __init__(self, routes: Mapping[str, MetadataStore], rest: MetadataStore) -> None:

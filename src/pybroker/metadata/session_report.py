@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class SessionEvent(Enum):
-    """What happened to the session of this process with a shared store."""
+    """An event of this process's session with a shared store."""
 
     SUSPENDED = "suspended"
     """The store is unreachable. Session values remain for now."""
     RECONNECTED = "reconnected"
     """The store is reachable again, in the same session."""
     LOST = "lost"
-    """The session is over: its values are deleted, and other brokers may take what they protected."""
+    """The session is over: its values are deleted, and other brokers may create values at the same paths."""
     RENEWED = "renewed"
-    """There is another session, without values."""
+    """A new session exists, without values."""
 
 
 class SessionState(Enum):
@@ -28,7 +28,7 @@ class SessionState(Enum):
 
 
 class SessionReport(NamedTuple):
-    """The session with a shared store, for readiness, metrics and explanations."""
+    """The state of the session with a shared store, for readiness, metrics and `explain`."""
 
     url: str
     state: SessionState
@@ -39,5 +39,5 @@ class SessionReport(NamedTuple):
     suspensions: int
     losses: int
     outcomes_read_back: int
-    """Changes whose answer was lost, and whose outcome was read."""
+    """Number of changes for which the response was lost, so that their outcome was read from the store."""
     last_failure: str

@@ -33,18 +33,20 @@ LAYOUT_PATH = "/pybroker/layout"
 """The version of the documents that only pybroker writes."""
 LAYOUT_VERSION = 1
 LOCAL_STORE = "/local-store"
-"""What belongs to the data directory."""
+"""Paths of the documents that belong to one data directory."""
 CONFIGURATION_PATHS = (
     metadata_paths.CLUSTERS,
     metadata_paths.POLICIES,
     metadata_paths.PARTITIONED_TOPICS,
     metadata_paths.RESOURCE_GROUPS,
 )
-"""What is in the configuration store, which several clusters may share. As in Pulsar."""
+"""Paths of the documents in the configuration store, which several clusters may share, as in Pulsar."""
 
 
 class SharedAddresses(NamedTuple):
-    """`configuration` is None if the configuration is in the same store."""
+    """Addresses of the shared metadata store and of the configuration store. `configuration` is None if both are the
+    same store.
+    """
 
     metadata: ServerAddresses
     configuration: ServerAddresses | None
@@ -63,7 +65,10 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
 
 
 def parse_url(key: str, url: str) -> ServerAddresses | None:
-    """Return None for an empty text. Raises ConfigError for a store that is not supported."""
+    """Return the server addresses in a metadata store URL of the configuration (`key`); None for an empty text.
+
+    Raises ConfigError for a store that is not supported.
+    """
     url = url.strip()
     if not url:
         return None
@@ -81,7 +86,7 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
 
 
 def client_options(config: BrokerConfig) -> ClientOptions:
-    """Return the client's options. Raises ConfigError for files that cannot be read."""
+    """Return the options of the ZooKeeper client. Raises ConfigError for files that cannot be read."""
     from pybroker.zookeeper.client import ClientOptions  # noqa: PLC0415
     from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL  # noqa: PLC0415
 
@@ -146,7 +151,10 @@ async def open_shared_metadata(
 
 
 def with_local_documents(config: BrokerConfig, shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
-    """Return a store that keeps local documents in `embedded`. It owns both stores."""
+    """Return a store that keeps the documents of the data directory in `embedded` and all others in `shared`.
+
+    It owns both stores.
+    """
     routes: dict[str, MetadataStore] = {LOCAL_STORE: embedded}
     if ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
         routes[metadata_paths.MANAGED_LEDGERS] = embedded  # ids of local ledgers mean nothing to other brokers
@@ -162,7 +170,11 @@ async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
 
 
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:
-    """Raises StoreError for an unprepared tree, another cluster, and documents of a newer version."""
+    """Check that the broker can use the store.
+
+    Raises StoreError if the store is not prepared for a cluster, belongs to another cluster, or has documents of a
+    newer version.
+    """
     clusters = await store.children(metadata_paths.CLUSTERS)
     if not clusters:
         raise StoreError(
@@ -177,7 +189,7 @@ async def require_usable(store: MetadataStore, cluster_name: str, where: str) ->
 
 
 async def require_layout(store: MetadataStore, where: str) -> None:
-    """Raises StoreError for documents of a newer version."""
+    """Raise StoreError if the store has documents of a newer version."""
     found = await store.get(LAYOUT_PATH)
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
@@ -195,7 +207,7 @@ def _decoded_layout(value: bytes, where: str) -> int:
 
 
 async def write_layout(store: MetadataStore) -> None:
-    """Record the version of pybroker's documents, unless it is there."""
+    """Record the version of pybroker's documents in the store, unless it is recorded already."""
     if await store.get(LAYOUT_PATH) is None:
         try:
             await store.put(LAYOUT_PATH, json.dumps({"version": LAYOUT_VERSION}).encode(), NOT_EXISTING)
@@ -204,7 +216,7 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Like `resources.bootstrap`, beside other brokers that create the same objects at the same time."""
+    """Do the same as `Resources.bootstrap`, while other brokers may create the same objects at the same time."""
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:
             await resources.bootstrap(cluster_name, namespaces)

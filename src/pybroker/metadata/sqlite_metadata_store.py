@@ -7,10 +7,10 @@ rows once and refuses damaged ones; a value is checked again at each read.
 Operation: the event loop queues operations; one thread, the only user of the connection, runs all queued operations as
 one transaction, so a burst of puts costs one disk flush. Operations take effect in the order of their calls.
 
-Invariants: no operation is answered before its transaction is committed; if the commit fails, all operations of the
-batch fail and none took effect. A version mismatch fails only its own operation. Failure: without disk space an
-operation fails with StorageFull, and the next one is tried as usual. A commit that fails otherwise may have reached the
-log: before the next transaction, an empty one is written over it, so a refused change never takes effect after a crash.
+Invariants: no operation returns before its transaction is committed; if the commit fails, all operations of the batch
+fail and none took effect. A version mismatch fails only its own operation. Failure: without disk space an operation
+fails with StorageFull, and the next one is tried as usual. A commit that fails otherwise may have reached the log:
+before the next transaction, an empty one is written over it, so a refused change never takes effect after a crash.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Outcome(NamedTuple):
 
 
 class _Table:
-    """The connection, and the state of its tables. Belongs to the thread."""
+    """The database connection, and the state of its tables. Used only by the database thread."""
 
     def __init__(self, connection: sqlite3.Connection, totals: Totals, mark: CommitMark | None) -> None:
         self.connection = connection
@@ -101,7 +101,7 @@ class _Table:
         self._committed()
 
     def row(self, path: str) -> Versioned | None:
-        """Raises StoreError if the row is damaged."""
+        """Return the value at `path` with its version; None without one. Raises StoreError if the row is damaged."""
         if path in self.session_values:
             return self.session_values[path]
         row = self.connection.execute(
@@ -119,11 +119,13 @@ class _Table:
         return row[0] if row else None
 
     def put_next(self, path: str, value: bytes) -> int:
-        """Put the value with the next version, and return that."""
+        """Store the value with the next version, and return that version."""
         return self.put_after(path, value, self.version(path))
 
     def put_after(self, path: str, value: bytes, present: int | None) -> int:
-        """Like `put_next`, with the known present version."""
+        """Store the value with the version after `present`, the current one (None without a value), and return the new
+        version.
+        """
         version = 0 if present is None else present + 1
         if path in self.session_values:
             self.put_for_session(path, value, version)
@@ -151,7 +153,7 @@ class _Table:
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
     def close(self) -> None:
-        """In order: the log is emptied, or valid as it is."""
+        """Empty the log if possible, and close the connection."""
         if reason := empty_log(self.connection):
             logs.warning("metadata.log_kept", reason=reason)
         self.connection.close()
@@ -164,7 +166,10 @@ class _Table:
             self.totals.removed(row[0])
 
     def _undo(self) -> None:
-        """Commit an empty transaction in place of the refused one. Raises sqlite3.Error."""
+        """Commit an empty transaction in place of the refused one, so that a crash cannot restore it.
+
+        Raises sqlite3.Error.
+        """
         try:
             with transaction(self.connection):
                 self._count_commit()
@@ -174,7 +179,7 @@ class _Table:
         self._committed()
 
     def _count_commit(self) -> None:
-        """The last change of each transaction."""
+        """Count the transaction, as its last change."""
         self.totals.commits += 1
         save_totals(self.connection, self.totals)
 
@@ -197,7 +202,7 @@ class _Operation(NamedTuple):
 
 
 class SqliteMetadataStore(MetadataStore):
-    """Created by `open`; owns the thread and the connection until `close`."""
+    """A metadata store in one file. Created by `open`; owns the thread and the connection until `close`."""
 
     def __init__(self, table: _Table, thread: Executor) -> None:
         self._loop = asyncio.get_running_loop()
@@ -221,7 +226,7 @@ class SqliteMetadataStore(MetadataStore):
     ) -> SqliteMetadataStore:
         """Open or create the file in an existing directory. Raises StoreError, also for damage.
 
-        `mark` is the file of `CommitMark`. The default of `disk` is the file system itself.
+        `mark`: the path of the commit mark (`CommitMark`), None for no mark. `disk`: by default the file system.
         """
         thread = (threads or Threads()).pool("metadata")
         try:
@@ -354,7 +359,7 @@ class SqliteMetadataStore(MetadataStore):
         return versions
 
     async def put_for_session(self, path: str, value: bytes) -> int:
-        """The value is not written to the file."""
+        """Store a session value in memory only: it is not written to the file."""
 
         def work(table: _Table) -> _Outcome:
             require_version(path, table.version(path), NOT_EXISTING)
@@ -384,9 +389,10 @@ class SqliteMetadataStore(MetadataStore):
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No operation takes effect during the block: all calls wait until it ends. One block at a time.
+        """Pause the store for the duration of the block: no operation takes effect, and all calls wait until it ends.
+        One block at a time.
 
-        The caller bounds the duration, because every request that needs metadata waits, and so does `close`.
+        The caller must limit the duration, because every request that needs metadata waits, and so does `close`.
         """
         assert not self._is_paused, "the metadata store is paused once at a time"
         self._is_paused = True
@@ -418,7 +424,10 @@ class SqliteMetadataStore(MetadataStore):
         return await answer
 
     def _flush(self) -> None:
-        """Hand the queue to the thread, unless it is busy or paused; the end of both calls again."""
+        """Hand the queue to the thread, unless the thread is busy or the store is paused.
+
+        Called again when that ends.
+        """
         self._flush_scheduled = False
         if self._running or self._is_paused:
             return
@@ -461,9 +470,11 @@ class SqliteMetadataStore(MetadataStore):
 
 
 def value_before_conversion(path: Path, key: str) -> bytes | None:
-    """Return a value of a file that no store has open, of any layout. Converts and changes nothing; may block.
+    """Return the value at `key` in a file of any layout that no store has open, without converting or changing the
+    file. May block.
 
-    None without file or value, and for a damaged file, which `open` refuses. Raises StoreError for a newer layout.
+    Return None without file or value, and for a damaged file, which `open` refuses. Raises StoreError for a newer
+    layout.
     """
     if not path.exists():
         return None
@@ -507,7 +518,10 @@ def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) ->
 
 
 def _run_batch(table: _Table, operations: list[_Operation]) -> list[_Outcome | Exception]:
-    """In the thread: run the operations in order, as one transaction if one of them writes."""
+    """Run the operations in order in the database thread, as one transaction if one of them writes.
+
+    Return a result or an error for each.
+    """
     is_writing = any(operation.writes for operation in operations)
     try:
         with table.transaction() if is_writing else nullcontext():
@@ -524,5 +538,5 @@ def _outcome(operation: _Operation, table: _Table) -> _Outcome | Exception:
 
 
 def _end_of(prefix: str) -> str:
-    """Return the first text behind everything that begins with `prefix`, in SQLite's order of bytes."""
+    """Return the first text after all texts that begin with `prefix`, in SQLite's order of bytes."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

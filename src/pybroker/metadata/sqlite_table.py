@@ -1,13 +1,13 @@
 """The table of the SQLite metadata store, with checksums that prove its integrity.
 
 Each row has a checksum over its path, version, and value. `totals` has the number of rows, the sum of their checksums,
-and the number of committed transactions; each transaction updates it. So a changed bit is detected in its row, and a
-missing, restored, or outdated row by the sums.
+and the number of committed transactions; each transaction updates it. So the row's checksum shows a changed bit, and
+the totals show a missing, restored, or outdated row.
 
 `prepare` converts the tables of earlier layouts, in one transaction: layout 1 has no checksums, and the documents of layouts 1
 and 2 have other paths (`document_layout.py`).
 
-Concurrency: functions of the one thread that owns the connection.
+Concurrency: only the thread that owns the connection calls these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pybroker.runtime import logs
 
 LAYOUT_VERSION: Final = 3
 SAME_TABLES_SINCE: Final = 2
-"""From this layout on, only the documents differ."""
+"""From this layout on, only the paths and contents of documents differ."""
 _SUM_BITS = (1 << 62) - 1
 _CREATE_TOTALS = (
     "CREATE TABLE totals (id INTEGER PRIMARY KEY CHECK (id = 1), commits INTEGER NOT NULL, row_count INTEGER NOT NULL,"
@@ -35,7 +35,7 @@ _CREATE_TOTALS = (
 
 
 def row_checksum(path: str, value: bytes, version: int) -> int:
-    """CRC-32C over path, version and value."""
+    """Return the CRC-32C over path, version and value."""
     name = path.encode()
     return crc32c(value, crc32c(name, crc32c(b"%d %d " % (version, len(name)))))
 
@@ -58,12 +58,12 @@ class Totals:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the file never had content."""
+    """Return whether the file never had any content."""
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
 
 
 def require_layout(found: int) -> None:
-    """Raises StoreError for the layout of a newer version."""
+    """Raise StoreError if the layout `found` is newer than this version of pybroker."""
     if found > LAYOUT_VERSION:
         raise StoreError(
             f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start the newer version that wrote it"
@@ -71,13 +71,15 @@ def require_layout(found: int) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> Totals:
-    """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
+    """Create the tables, convert tables of an earlier layout, or check existing ones. Return the totals. Raises
+    StoreError for damage.
+    """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     require_layout(found)
     if found == LAYOUT_VERSION:
         return check(connection)
     with transaction(connection):
-        # The conversion is not counted as a commit: their number is compared with that of the answered ones.
+        # The conversion is not counted as a commit, because the count is compared with the number of answered commits.
         totals = check(connection) if found >= SAME_TABLES_SINCE else _create_or_convert(connection, found)
         unreadable = _convert_documents(connection, totals) if found else []
         save_totals(connection, totals)
@@ -90,7 +92,7 @@ def prepare(connection: sqlite3.Connection) -> Totals:
 
 
 def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
-    """Within a transaction; `found` is the layout version, 0 for a new file."""
+    """Create the tables, or convert them from layout `found` (0 for a new file). Called within a transaction."""
     if found == 0:
         connection.execute(
             "CREATE TABLE metadata (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,"
@@ -110,7 +112,10 @@ def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
 
 
 def _convert_documents(connection: sqlite3.Connection, totals: Totals) -> list[str]:
-    """Within a transaction, from layout 2. Return the paths of documents that stay, because they cannot be read."""
+    """Convert the paths of documents from layout 2.
+
+    Return the paths of documents that stay, because they cannot be read. Called within a transaction.
+    """
     unreadable = _convert(connection, totals, _rows_below(connection, DOCUMENTS, "", -1))
     after = ""
     while rows := _rows_below(connection, SCHEMAS, after, PAGE_VALUES):  # Their values can be large.
@@ -143,7 +148,9 @@ def _convert(connection: sqlite3.Connection, totals: Totals, rows: list[tuple[st
 
 
 def check(connection: sqlite3.Connection) -> Totals:
-    """Read all rows once. Raises StoreError that names the damage."""
+    """Read all rows and compare them with the totals, which are returned. Raises StoreError with a description of the
+    damage.
+    """
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
     if row is None:
@@ -155,26 +162,27 @@ def check(connection: sqlite3.Connection) -> Totals:
         found.added(checksum)
     if found != totals:
         raise StoreError(
-            f"it is damaged: {totals.row_count} values were stored and {found.row_count} are there, not all of them the right ones"
+            f"it is damaged: {totals.row_count} values were stored, {found.row_count} are present, and some are missing, "
+            "changed or outdated"
         )
     return totals
 
 
 def check_pages(connection: sqlite3.Connection) -> None:
-    """Raises StoreError if SQLite finds its file inconsistent."""
+    """Raise StoreError if SQLite finds its file inconsistent."""
     if found := page_damage(connection):
         raise StoreError(f"it is damaged: {found}")
 
 
 def require_whole(path: str, value: object, version: object, checksum: int) -> None:
-    """Raises StoreError if a row is damaged."""
+    """Raise StoreError if the row is damaged."""
     is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
     if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
         raise StoreError(f"it is damaged: the value of {path!r} is not what was stored")
 
 
 def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:
-    """Within a transaction."""
+    """Store the totals. Called within a transaction."""
     connection.execute(
         "UPDATE totals SET commits = ?, row_count = ?, row_sum = ?",
         (totals.commits, totals.row_count, totals.row_sum),

@@ -1,12 +1,12 @@
 """JSON documents of the metadata store that other programs write too.
 
-A document keeps everything that this version does not know, at every depth: a newer pybroker, a Java broker or a tool may
-have added it. `rewrite` reads a document, changes the known part, and stores the change over the document as it was.
+A document keeps all properties that this version does not know, at every depth: a newer pybroker, a Java broker or a
+tool may have added them. `rewrite` reads a document, changes only the known properties, and stores it.
 
 Unknown names in an enumeration, such as an action that only a newer version can permit, are read as absent, like Java brokers
 do, and stay in the document as well.
 
-A value of no bytes counts as no document: ZooKeeper has such values at the parents of other nodes.
+An empty value counts as no document: ZooKeeper has such values at the parents of other nodes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ UPDATE_ATTEMPTS = 5
 """For a document that other brokers change too."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of documents that are damaged, of another kind, or nested too deeply."""
+"""Errors for documents that are damaged, of another kind, or nested too deeply."""
 
 T = TypeVar("T")
 
 
 async def read(store: MetadataStore, path: str, kind: type[T]) -> T | None:
-    """Return the document at `path`; None without one. Raises StoreError if it cannot be read."""
+    """Return the decoded document at `path`; None without one. Raises StoreError if it cannot be read."""
     found = await store.get(path)
     return None if found is None or not found.value else decoded(path, found.value, kind)
 
@@ -47,9 +47,9 @@ async def rewrite(
 ) -> T | None:
     """Store the result of `change` for the document at `path`, or for `new()` if there is none. Return the result.
 
-    Return None, and store nothing, if there is no document and no `new`. `change` is called again with the current document
-    if another broker has changed it meanwhile. Refused: 409 that names `subject` after repeated concurrent changes, and the
-    refusals of `change`. Raises StoreError if the document cannot be read.
+    Return None, and store nothing, if there is no document and no `new`. `change` is called again with the current
+    document if another broker has changed it meanwhile. Refused: 409 after repeated concurrent changes (the error text
+    contains `subject`), and the refusals of `change`. Raises StoreError if the document cannot be read.
     """
     for _ in range(UPDATE_ATTEMPTS):
         found = await store.get(path)
@@ -72,7 +72,7 @@ async def rewrite(
 
 
 def decoded(path: str, value: bytes, kind: type[T]) -> T:
-    """Raises StoreError that names `path`."""
+    """Decode a document. Raises StoreError if it is invalid; the text contains `path`."""
     try:
         return _converted(msgspec.json.decode(value), kind)
     except UNREADABLE as error:
@@ -80,9 +80,11 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
 
 
 def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[T]) -> T | None:
-    """Like `decoded`. In a shared store, a document that cannot be read is logged and None: it must not harm the others.
+    """Decode a document. If it cannot be read, log this and return None in a shared store; raise StoreError in an
+    embedded store.
 
-    In an embedded store only a defect can damage one, so it is an error there. A value of no bytes is None without a log.
+    In a shared store, a document that another program damaged must not affect other documents. In an embedded store
+    only a defect can damage a document. An empty value gives None without a log.
     """
     if not value:
         return None
@@ -96,10 +98,10 @@ def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[
 
 
 def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:
-    """Return the document `stored`, of which `kind` is the known part, with this part as in `changed`.
+    """Return the document `stored` with its known properties changed to `changed`, of the type `kind`.
 
-    Properties of `stored` that `kind` does not have stay, in each of its parts that exists before and after the change. Equal
-    properties stay as they are written. Raises msgspec.DecodeError.
+    Unknown properties stay, in each part of the document that exists before and after the change. Unchanged properties
+    stay as they are written. Raises msgspec.DecodeError.
     """
     raw = msgspec.json.decode(stored)
     before = documents.to_json(_converted(raw, kind))
@@ -115,7 +117,7 @@ def _converted(raw: Any, kind: type[T]) -> T:
 
 
 def _without_unknown_names(raw: Any, kind: inspect.Type) -> Any:
-    """Return `raw` without values that are no member of their enumeration; `UNSET` if `raw` is such a value."""
+    """Return `raw` without unknown enumeration values; `UNSET` if `raw` itself is one."""
     match kind:
         case inspect.EnumType(cls):
             try:

@@ -1,4 +1,4 @@
-"""The interface for the own policies of topics, and its implementation by documents of the metadata store.
+"""The interface for storing policies of single topics, and its implementation by documents in the metadata store.
 
 With ledgers on BookKeeper, `broker/policies/system_topic_policies.py` implements it by the system topic that Java brokers
 use too.
@@ -19,7 +19,7 @@ Change = Callable[[TopicPolicies], None]
 
 
 class TopicPoliciesStore(ABC):
-    """The own policies of topics. A partition has those of its partitioned topic; callers pass that name."""
+    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass."""
 
     @abstractmethod
     async def get(self, topic: TopicName) -> TopicPolicies:
@@ -27,7 +27,9 @@ class TopicPoliciesStore(ABC):
 
     @abstractmethod
     async def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Like `get`, with the policies that all clusters share where this cluster has none."""
+        """Return the policies of `topic` in this cluster; each policy that is not set there has the value that all
+        clusters share. Raises StoreError.
+        """
 
     @abstractmethod
     async def update(self, topic: TopicName, change: Change) -> None:
@@ -39,7 +41,7 @@ class TopicPoliciesStore(ABC):
 
 
 class TopicPolicyDocuments(TopicPoliciesStore):
-    """One document for each topic. `notify` is called for each change that this broker makes."""
+    """Stores one document for each topic. `notify` is called after each change that this broker makes."""
 
     def __init__(self, store: MetadataStore, notify: Callable[[TopicName, TopicPolicies | None], None]) -> None:
         self._store = store

@@ -4,9 +4,10 @@ Inner nodes. ZooKeeper has no value without its parents, and no parent without a
 containers, as Pulsar does; ZooKeeper deletes a container some time after its last child. An empty node that has or had
 children is an inner node here: `get` finds no value. The value of a node with children is deleted by emptying it.
 
-Lost answers. A change whose answer was lost is not repeated blindly: the value is read, and with its version it tells
-whether the change happened, did not happen (it is sent again), or cannot be told (UnknownOutcome). Two writers that put
-equal bytes at the same version may both be told that they did; a value that must have one writer names its writer.
+Lost responses. A change whose response was lost is not simply repeated. The store reads the value, and decides by its
+version whether the change happened, did not happen (it is sent again), or is uncertain (UnknownOutcome). Two writers
+that put equal bytes at the same version may both get a success, so a value that must have one writer contains the
+writer's name.
 
 Reads are repeated until `operation_timeout_ms`. A value that cannot be read because of its size fails alone.
 
@@ -61,7 +62,7 @@ from pybroker.zookeeper.operations import (
 )
 
 BATCH_READS: Final = 100
-"""Reads in one request. A batch whose answer is too large is read one by one."""
+"""Maximum number of reads in one request. A batch with a response that is too large is read one by one."""
 WAITING_LOG_S: Final = 5.0
 """Interval of log lines while a start waits for the servers."""
 _RETRY_PAUSE_S = 0.05
@@ -83,7 +84,7 @@ _STATES = {
 
 
 class ZooKeeperMetadataStore(MetadataStore):
-    """Created by `open`; owns the client until `close`."""
+    """A metadata store in ZooKeeper. Created by `open`; owns the client until `close`."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self._client = client
@@ -103,7 +104,9 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def open(
         addresses: ServerAddresses, options: ClientOptions, start_deadline_s: float, random: Random | None = None
     ) -> ZooKeeperMetadataStore:
-        """Connect. Raises StoreError if there is no session in time, and if the chroot does not exist."""
+        """Connect to ZooKeeper. Raises StoreError if there is no session within `start_deadline_s` seconds, or if the
+        chroot does not exist.
+        """
         client = ZooKeeperClient(addresses, options, random)
         tasks = TaskOwner("metadata-store-start")
         tasks.start(_log_waiting(client, start_deadline_s), "log")
@@ -188,14 +191,17 @@ class ZooKeeperMetadataStore(MetadataStore):
         return None if node is None or _is_inner(*node) else Versioned(node[0], node[1].version)
 
     async def _node(self, path: str) -> tuple[bytes, Stat] | None:
-        """Return value and stat of the node, inner or not."""
+        """Return value and stat of the node, also of an inner node; None if it does not exist."""
         try:
             return await self._read(lambda: self._client.get(path), path)
         except NoNode:
             return None
 
     async def children(self, path: str) -> list[str]:
-        """A container that lost its last child is listed until ZooKeeper deletes it."""
+        """Return the names of the children.
+
+        A container that lost its last child is included until ZooKeeper deletes it.
+        """
         try:
             names = await self._read(lambda: self._client.children(path), path)
         except NoNode:
@@ -211,7 +217,10 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Lists the whole tree for each call: `values_at` is the cheaper way if the depth is known."""
+        """Return values as the interface defines.
+
+        Each call lists the whole tree; `values_at` costs less if the depth is known.
+        """
         paths = sorted(
             (each for each in await self._paths_below(path) if each.encode() > after.encode()), key=str.encode
         )
@@ -228,7 +237,10 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Lists only the levels down to `depth`. A value that is too large is logged and left out."""
+        """Yield values as the interface defines, listing only the levels down to `depth`.
+
+        A value that is too large is logged and skipped.
+        """
         parents = [path]
         for _ in range(depth):
             parents = [below for found in await self._children_of(parents) for below in found]
@@ -304,7 +316,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         await self._read(lambda: self._client.sync("/"), "/")
 
     async def _read(self, attempt: Callable[[], Awaitable[_Result]], path: str) -> _Result:
-        """Repeat `attempt` while there is no connection. Raises NoNode as it is, otherwise StoreError."""
+        """Repeat the read `attempt` while there is no connection. Raises NoNode unchanged, StoreError for all other
+        errors.
+        """
         deadline_ms = self._clock_ms() + self._timeout_ms
         while True:
             try:
@@ -358,14 +372,14 @@ class ZooKeeperMetadataStore(MetadataStore):
         raise StoreError(f"{path} is being changed by other brokers, try again")
 
     async def _created(self, path: str, value: bytes) -> int | None:
-        """Return None if the node exists now."""
+        """Create the node with its parents. Return its version; None if the node exists now."""
         try:
             return (await self._client.create(path, value, makes_parents=True))[1].version
         except errors.NodeExists:
             return None
 
     async def _client_node(self, path: str) -> tuple[bytes, Stat] | None:
-        """Like `_node`, within a change: a lost connection is handled by the caller."""
+        """Return the same as `_node`, within a change: the caller handles a lost connection."""
         try:
             return await self._client.get(path)
         except NoNode:
@@ -438,7 +452,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Children before parents. Repeated if other brokers add children meanwhile."""
+        """Delete a tree, children before parents. Repeated if other brokers add children meanwhile."""
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]
@@ -496,7 +510,10 @@ class ZooKeeperMetadataStore(MetadataStore):
                 await self._client.create(parent, b"", CreateMode.CONTAINER, makes_parents=True)
 
     async def _outcome_of_all(self, changes: Sequence[Change]) -> list[int | None] | None:
-        """One change whose outcome is known decides for all."""
+        """Return the results if the changes happened, None if not.
+
+        The outcome of one change decides for all, because they are atomic.
+        """
         versions: list[int | None] = []
         has_happened: bool | None = None
         for change in changes:
@@ -552,7 +569,11 @@ class ZooKeeperMetadataStore(MetadataStore):
             raise MetadataUnavailable(f"{path}: the session with the metadata store is lost")
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """The parent is a persistent node, because a container's numbers would begin again with the next container."""
+        """Store a sequential value.
+
+        The parent becomes a persistent node: the numbers of a container begin again when the container is created
+        again.
+        """
         mode = CreateMode.EPHEMERAL_SEQUENTIAL if for_session else CreateMode.PERSISTENT_SEQUENTIAL
         session_id = self._client.session_id
 
@@ -575,7 +596,9 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def _changed(
         self, path: str, act: Callable[[], Awaitable[_Result]], outcome: Callable[[], Awaitable[_Result | None]]
     ) -> _Result:
-        """Perform `act`. If its answer is lost, ask `outcome` for the result; on None perform it again."""
+        """Perform the change `act`. If the response is lost, call `outcome` for the result; if that returns None,
+        perform the change again.
+        """
         deadline_ms = self._clock_ms() + self._timeout_ms
         while True:
             try:
@@ -596,7 +619,7 @@ class ZooKeeperMetadataStore(MetadataStore):
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Without `missed`, `watch(prefix)` is called in its place."""
+        """Watch as the interface defines. Without `missed`, `watch(prefix)` is called instead of it."""
 
         def node_changed(event: NodeEvent) -> None:
             _call(watch, event.path, event.path)
@@ -610,7 +633,7 @@ class ZooKeeperMetadataStore(MetadataStore):
 
 
 async def _root(client: ZooKeeperClient) -> Stat | None:
-    """Return the stat of the chroot. Raises the error of the last attempt."""
+    """Return the stat of the chroot node; None if it does not exist. Raises the error of the last attempt."""
     for _ in range(_RACE_ATTEMPTS - 1):
         with suppress(ConnectionLoss, NotSent):
             return await client.exists("/")
@@ -670,7 +693,7 @@ _Argument = TypeVar("_Argument")
 
 
 def _call(listener: Callable[[_Argument], None], argument: _Argument, about: str) -> None:
-    """Call a listener. Its failure is logged and stops neither the others nor the store."""
+    """Call a listener. An error of the listener is logged, and affects neither other listeners nor the store."""
     try:
         listener(argument)
     except Exception as error:  # noqa: BLE001  (the boundary between the store and its listeners)

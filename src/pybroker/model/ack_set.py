@@ -22,7 +22,10 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """Return the set of a completely unacknowledged batch. It is as large as the batch, which `left_of` avoids."""
+    """Return the ack set of a batch of which no message is acknowledged.
+
+    It takes one bit per message, which `left_of` avoids.
+    """
     return (1 << message_count) - 1
 
 
@@ -47,10 +50,10 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Return the unacknowledged messages of a batch that had none acknowledged before. `words`: the ack set that a
-    client sent.
+    """Return the unacknowledged messages of a batch after its first partial acknowledgement. `words`: the ack set that
+    a client sent.
 
-    Bits beyond the end of the batch are ignored, and their words are not read.
+    Bits beyond the end of the batch are ignored, and the words that contain only such bits are not read.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits

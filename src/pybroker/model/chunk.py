@@ -1,4 +1,4 @@
-"""Chunk of a message that was too large for a single entry."""
+"""A chunk: one entry with a part of a message that was too large for a single entry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Chunk(NamedTuple):
-    """`index` counts from 0 to `chunk_count` - 1."""
+    """The message (by uuid) and the number of a chunk. `index` counts from 0 to `chunk_count` - 1."""
 
     uuid: bytes
     chunk_id: int

@@ -20,7 +20,7 @@ MAX_CACHED_PATTERNS = 100
 
 
 class FailureDomain(msgspec.Struct):
-    """Brokers that fail together."""
+    """A named set of brokers that may fail together."""
 
     brokers: list[str] = []
 
@@ -119,7 +119,9 @@ def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> Br
 
 
 def matches_any(text: str, patterns: list[str]) -> bool:
-    """Return whether one of these stored patterns matches. One that another program stored and RE2 refuses does not."""
+    """Return whether one of these stored patterns matches. A pattern that RE2 refuses, stored by another program, never
+    matches.
+    """
     for pattern in patterns:
         try:
             if _compiled(pattern).fullmatch(text):
@@ -131,7 +133,9 @@ def matches_any(text: str, patterns: list[str]) -> bool:
 
 @functools.lru_cache(MAX_CACHED_PATTERNS)
 def _compiled(pattern: str) -> re2._Regexp[str]:
-    """Compile with RE2, which takes linear time for any pattern. Raise ValueError."""
+    """Compile a pattern with RE2, which matches in linear time for any pattern. Raise ValueError for an invalid
+    pattern.
+    """
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_PATTERN_MEMORY_BYTES

@@ -74,7 +74,7 @@ class TopicCounters:
         self.chunks_in = 0
         self.publish_errors = 0
         self.publish_rate_limited = 0
-        """How often a client had to wait before publishing."""
+        """How often a publisher had to wait because of a limit."""
         self.last_publish_ms = 0
         # How often entries were skipped unread because the backlog was too large or too old.
         self.size_evictions = 0
@@ -87,14 +87,14 @@ class TopicCounters:
 
 
 class LedgerCounters:
-    """Counters of one managed ledger since it was opened, or of all together since the start."""
+    """Counters of one managed ledger since it was opened, or of all managed ledgers since the broker started."""
 
     __slots__ = ("bytes_read", "entries_read", "mark_deletes", "read_errors", "store_bytes_read", "store_entries_read")
 
     def __init__(self) -> None:
         self.entries_read = 0
         self.bytes_read = 0
-        # those of these that were not in memory
+        # the part of these entries that was not in memory
         self.store_entries_read = 0
         self.store_bytes_read = 0
         self.read_errors = 0
@@ -112,7 +112,7 @@ class OperationCounters:
 
 
 class SchemaCounters:
-    """Counters of one namespace since the start."""
+    """Schema operations of one namespace since the broker started."""
 
     __slots__ = ("compatible", "delete", "get", "incompatible", "put")
 
@@ -193,7 +193,7 @@ class DeliveryCounters:
 
 
 class BrokerStats:
-    """Counters of the whole process."""
+    """Counters of the whole broker process."""
 
     __slots__ = (
         "active_connections",

@@ -1,6 +1,7 @@
 """Effective policies of a topic. Each policy is taken from the topic, else from its namespace, else from the broker.
 
-Pure. A value at a nearer level replaces the others completely, including a value that means "none" or "no limit".
+Pure. A value at a more specific level replaces the other values completely, including a value that means "none" or "no
+limit".
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """A default means no limit and no effect."""
+    """The policies that apply to one topic. Each default means no limit and no effect."""
 
     retention: RetentionPolicies
     message_ttl_s: int
@@ -51,9 +52,9 @@ class EffectivePolicies:
     size_quota: BacklogQuota
     age_quota: BacklogQuota
     dispatch_rate: DispatchRate
-    """For the topic as a whole."""
+    """Rate of the topic as a whole."""
     subscription_dispatch_rate: DispatchRate
-    """For each subscription without its own rate: call `subscription_dispatch_rate_of`."""
+    """Rate of each subscription that has no rate of its own: call `subscription_dispatch_rate_of`."""
     subscribe_rate: SubscribeRate
     subscription_expiration_minutes: int
     """0: unused subscriptions are not deleted."""
@@ -96,7 +97,7 @@ class EffectivePolicies:
 def effective_policies(
     topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """Return the effective policies in `cluster`."""
+    """Return the effective policies of a topic in `cluster`. `broker` has the policies of the configuration."""
     return EffectivePolicies(
         retention=topic.retentionPolicies or namespace.retention_policies or broker.retention,
         message_ttl_s=_first(topic.messageTTLInSeconds, namespace.message_ttl_in_seconds, broker.message_ttl_s),

@@ -48,7 +48,7 @@ class SendRun:
 
 
 class SendRefused:
-    """SEND that must be answered with SEND_ERROR: the frame is valid, its content is not."""
+    """A SEND that gets the response SEND_ERROR: the frame is valid, its content is not."""
 
     __slots__ = ("error", "producer_id", "sequence_id")
 
@@ -59,7 +59,7 @@ class SendRefused:
 
 
 class PartialAck:
-    """Bits left at 1 in `ack_set` remain unacknowledged."""
+    """Acknowledgement of some messages of a batch. Messages with bit 1 in `ack_set` remain unacknowledged."""
 
     __slots__ = ("ack_set", "batch_size", "entry_id", "ledger_id")
 
@@ -98,7 +98,7 @@ class Ack:
 
 
 class Flow:
-    """Permits of one consumer."""
+    """A FLOW command: additional permits of one consumer."""
 
     __slots__ = ("consumer_id", "permits")
 
@@ -108,7 +108,10 @@ class Flow:
 
 
 class Redeliver:
-    """Positions are (ledger id, entry id) as on the wire. `epoch` is -1 if none was sent."""
+    """A request of a consumer to redeliver these positions, (ledger id, entry id) as on the wire.
+
+    `epoch` is -1 if none was sent.
+    """
 
     __slots__ = ("consumer_id", "epoch", "positions")
 
@@ -119,7 +122,7 @@ class Redeliver:
 
 
 class CommandRefused:
-    """Request that is answered with ERROR without being processed."""
+    """A request that gets the response ERROR without being processed."""
 
     __slots__ = ("command", "error", "request_id")
 

@@ -1,4 +1,5 @@
-"""Evidence of a finding for people: the list of hashes, consumers or producers as a table, all other values as facts.
+"""The evidence of a finding in readable form: its list of hashes, consumers or producers as a table, all other values
+as facts.
 
 The command line and the console show the same tables and facts. Each value has a kind, which determines its unit:
 `text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and `time` (a time that may
@@ -37,7 +38,9 @@ def _text(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that returns the name of the first of these consumers that an item has."""
+    """Return a function that gets the consumer name from an item. `names`: the properties that may contain the
+    consumer, in order of preference.
+    """
     return lambda item: next((item[each]["name"] for each in names if item.get(each)), None)
 
 
@@ -130,7 +133,7 @@ _TEXT_NUMBER = re.compile(r"(^hash|[iI]d)$")
 
 
 def evidence_shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `table` (None without a list) and `facts` for the evidence of a finding, as in its JSON document."""
+    """Return the evidence of a finding as JSON properties `table` (None without a list) and `facts`."""
     listed = next((name for name in _TABLES if _is_table(evidence.get(name))), None)
     facts = [
         _fact(name, value)

@@ -21,12 +21,14 @@ knows no address of them.
 
 
 class Code(Enum):
-    """All codes in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
+    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later ones do not
+    matter.
+    """
 
     meaning: str
     """One sentence with the meaning of the code in every context: why messages wait, or why nothing has to wait."""
     advice: str
-    """What to do about it, for a reader who has never seen this broker."""
+    """The remedy, for a reader who has never seen this broker."""
 
     def __new__(cls, text: str, meaning: str, advice: str) -> Self:
         member = object.__new__(cls)
@@ -553,7 +555,7 @@ class Code(Enum):
 
 
 class Severity(Enum):
-    """The cost of a wrong action."""
+    """The harm that an action can do if it is not the right one."""
 
     LOOK = "look"
     """The action changes nothing."""
@@ -629,13 +631,14 @@ _SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 
 def safest_first(actions: Iterable[Action]) -> list[Action]:
-    """Sort by severity. Stable."""
+    """Sort actions by severity, least harmful first. Stable."""
     return sorted(actions, key=lambda each: _SEVERITY_ORDER[each.severity])
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
+    """One reason why messages wait, with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is
+    omitted.
 
     `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
     unknown.
@@ -683,7 +686,7 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: the first to fix first, those that delay nothing last. Stable."""
+    """Sort findings: the ones to fix first at the beginning, findings that delay nothing at the end. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 

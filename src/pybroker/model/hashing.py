@@ -15,7 +15,9 @@ def key_hash(key: bytes) -> int:
 
 
 def java_string_hash(key: bytes) -> int:
-    """Return Java's `String.hashCode` as an unsigned number: the default by which clients choose partitions."""
+    """Return Java's `String.hashCode` as an unsigned number: clients choose a message's partition by it unless
+    configured otherwise.
+    """
     found = 0
     for (unit,) in struct.iter_unpack("<H", key.decode().encode("utf-16-le")):
         found = (31 * found + unit) & 0xFFFF_FFFF

@@ -33,13 +33,13 @@ _PARTITION_SUFFIX = "-partition-"
 
 
 def is_valid_entity(name: str) -> bool:
-    """For a tenant, namespace or cluster: letters, digits and `-=:._`."""
+    """Return whether `name` may be a tenant, namespace or cluster: letters, digits and `-=:._`."""
     return 0 < len(name) <= MAX_NAME_LENGTH and _ENTITY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceName:
-    """Name `tenant/namespace`."""
+    """The name of a namespace, `tenant/namespace`."""
 
     tenant: str
     local_name: str
@@ -57,7 +57,7 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """`str()` is the canonical text, which is also the key of every table of topics."""
+    """The name of a topic. `str()` returns the canonical text, which is also the key of each mapping of topics."""
 
     domain: str
     namespace: NamespaceName
@@ -83,7 +83,7 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """Return this name itself if it is not a partition."""
+        """Return the name of the partitioned topic; the name itself if it is not a partition."""
         if self.partition_index < 0:
             return self
         return TopicName(self.domain, self.namespace, self.local_name.rpartition(_PARTITION_SUFFIX)[0])

@@ -1,4 +1,4 @@
-"""Offload policies: where closed ledgers are moved, and when.
+"""Offload policies: where and when closed ledgers are moved to cheaper storage.
 
 Pure. Attributes are the JSON properties, as in `policies.py`. Invariant: the three booleans follow from the driver.
 """
@@ -17,7 +17,7 @@ _MEGABYTE = 1 << 20
 
 
 class OffloadPolicies(msgspec.Struct):
-    """Defaults are those that Pulsar shows; None is absent."""
+    """The document of offload policies. Defaults are the ones that Pulsar shows; properties with None are absent."""
 
     offloadersDirectory: str = "./offloaders"
     managedLedgerOffloadDriver: str | None = None

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AuthAction(StrEnum):
-    """Action that a permission allows."""
+    """An action that a permission allows."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -40,7 +40,7 @@ class AuthAction(StrEnum):
 
 
 class SubscriptionAuthMode(StrEnum):
-    """`Prefix`: a role may only use subscriptions with names that begin with the role."""
+    """Which subscriptions a role may use. `Prefix`: only subscriptions whose names begin with the role."""
 
     NONE = "None"
     PREFIX = "Prefix"
@@ -96,14 +96,17 @@ class AuthPolicies(msgspec.Struct):
 
 
 class BundlesData(msgspec.Struct):
-    """`numBundles` hash ranges between `numBundles + 1` boundaries."""
+    """The bundles of a namespace: `numBundles` hash ranges between `numBundles + 1` boundaries."""
 
     boundaries: list[str] = []
     numBundles: int = 0
 
 
 class BacklogQuotaType(StrEnum):
-    """Backlog bytes, or the age of the oldest message. A topic has one quota of each kind."""
+    """Kinds of backlog quota: the size in bytes, or the age of the oldest message.
+
+    A topic has one quota of each kind.
+    """
 
     SIZE = "destination_storage"
     AGE = "message_age"
@@ -118,7 +121,7 @@ class BacklogQuotaPolicy(StrEnum):
 
 
 class BacklogQuota(msgspec.Struct):
-    """Limit in bytes (negative: none) or in seconds (0 or less: none).
+    """A backlog quota, in bytes (negative: no limit) or in seconds (0 or less: no limit).
 
     `limit` is the old name of `limitSize`. A limit omitted from a request is 0, as in Pulsar.
     """
@@ -160,7 +163,7 @@ class PublishRate(msgspec.Struct):
 
 
 class PersistencePolicies(msgspec.Struct):
-    """Storage nodes per entry, and the rate at which mark-delete positions are stored."""
+    """Numbers of storage nodes per entry, and the rate at which mark-delete positions are stored."""
 
     bookkeeperEnsemble: int = 2
     bookkeeperWriteQuorum: int = 2
@@ -170,7 +173,7 @@ class PersistencePolicies(msgspec.Struct):
 
 
 class RetentionPolicies(msgspec.Struct):
-    """Retention of acknowledged messages; -1 is forever, both 0 is none."""
+    """Retention of acknowledged messages, in minutes and MB. -1 is no limit, 0 for both keeps nothing."""
 
     retentionTimeInMinutes: int = 0
     retentionSizeInMB: int = 0
@@ -192,7 +195,7 @@ class InactiveTopicDeleteMode(StrEnum):
 
 
 class InactiveTopicPolicies(msgspec.Struct):
-    """Deletion of inactive topics."""
+    """Whether and when inactive topics are deleted."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     maxInactiveDurationSeconds: int = 0
@@ -200,7 +203,7 @@ class InactiveTopicPolicies(msgspec.Struct):
 
 
 class AutoTopicCreationOverride(msgspec.Struct):
-    """The setting whether a missing topic is created, and of which type."""
+    """Whether a missing topic is created, and of which type. Overrides the broker's setting."""
 
     allowAutoTopicCreation: bool = False
     topicType: str | None = None
@@ -208,19 +211,22 @@ class AutoTopicCreationOverride(msgspec.Struct):
 
 
 class AutoSubscriptionCreationOverride(msgspec.Struct):
-    """The setting whether a missing subscription is created."""
+    """Whether a missing subscription is created. Overrides the broker's setting."""
 
     allowAutoSubscriptionCreation: bool = False
 
 
 class EntryFilters(msgspec.Struct):
-    """Comma-separated names of entry filters."""
+    """The names of entry filters, separated by commas."""
 
     entryFilterNames: str = ""
 
 
 class NamespacePolicies(msgspec.Struct):
-    """The first block is always shown, the second only if set."""
+    """The policies of a namespace.
+
+    The JSON always has the properties of the first block; the properties of the second only if they are set.
+    """
 
     auth_policies: AuthPolicies = msgspec.field(default_factory=AuthPolicies)
     replication_clusters: list[str] = []
@@ -372,7 +378,9 @@ def from_pulsar_topic_policies(document: Mapping[str, Any]) -> TopicPolicies:
 
 
 def with_global_policies(local: TopicPolicies, of_all_clusters: TopicPolicies) -> TopicPolicies:
-    """Return the topic's own policies: a policy of this cluster replaces the one that all clusters share."""
+    """Combine the policies of a topic: a policy that is set for this cluster replaces the policy that all clusters
+    share.
+    """
     unset = TopicPolicies()
     shared = {
         name: getattr(of_all_clusters, name)
@@ -387,7 +395,7 @@ def encode(value: object) -> bytes:
 
 
 def to_json(value: object) -> Any:
-    """Return the parsed JSON of a document, without unset properties."""
+    """Return a document as JSON values (dicts, lists, texts), without unset properties."""
     return _without_nulls(msgspec.to_builtins(value))
 
 
@@ -401,7 +409,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """As `decode`, for parsed JSON."""
+    """Do the same as `decode`, for parsed JSON."""
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
@@ -426,8 +434,8 @@ def even_bundles(count: int) -> BundlesData:
 
 
 def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_COUNT) -> BundlesData:
-    """Return the bundles of a request: its boundaries, sorted; else its number of even bundles; else the default
-    number.
+    """Return complete bundles for a request: with its boundaries, sorted; without boundaries, its number of equal
+    bundles; without a number, the default number.
 
     Raise ValueError if boundaries do not parse, do not span the whole range, or do not match the number.
     """

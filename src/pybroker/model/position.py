@@ -1,4 +1,4 @@
-"""Position of an entry: ledger id and entry id, which order like the entries of a topic.
+"""The position of an entry: ledger id and entry id. Positions order like the entries of a topic.
 
 On the hot path ledger and entry ids are plain ints; a `Position` is for values that are kept or compared.
 """
@@ -17,7 +17,7 @@ number.
 
 
 class Position(NamedTuple):
-    """`entry_id` -1 means "before the first entry of this ledger"."""
+    """The position of an entry. `entry_id` -1 is the position in front of the first entry of the ledger."""
 
     ledger_id: int
     entry_id: int
@@ -31,7 +31,7 @@ LATEST = Position(MAX_SIGNED_64, MAX_SIGNED_64)
 
 
 def from_wire(ledger_id: int, entry_id: int) -> Position:
-    """Convert the protocol's unsigned 64-bit fields, in which clients write -1 as 2^64 - 1."""
+    """Return the position for the protocol's unsigned 64-bit fields, in which clients write -1 as 2^64 - 1."""
     if not (0 <= ledger_id < 1 << 64 and 0 <= entry_id < 1 << 64):
         raise ProtocolViolation(f"message id out of range: {ledger_id}:{entry_id}")
     if ledger_id > MAX_SIGNED_64:

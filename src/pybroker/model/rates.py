@@ -10,7 +10,7 @@ from pybroker.model.counters import Buckets, DeliveryCounters, LedgerCounters, P
 
 
 class Rate:
-    """Events per second of one counter over its last window.
+    """The increase of one counter per second, over its last window.
 
     Invariant: never negative, and 0 until the first window has ended.
     """
@@ -37,7 +37,7 @@ class Rate:
 
 
 class BucketsWindow:
-    """Samples per bucket in the last window."""
+    """The samples per bucket of a histogram in the last window."""
 
     __slots__ = ("_counts", "_total", "count", "counts", "total")
 
@@ -161,7 +161,8 @@ class DeliveryRates:
 
 
 def quantile(counts: list[int], bounds: tuple[float, ...], fraction: float) -> float:
-    """Return the value below which `fraction` of the samples lie, linear within a bucket; NaN without samples.
+    """Return the value below which a `fraction` of all samples is, interpolated linearly within a bucket; NaN without
+    samples.
 
     Values above the last bound count as that bound.
     """

@@ -1,4 +1,4 @@
-"""Counts refused requests of clients by command and cause, and selects the refusals to be logged.
+"""Counters of refused client requests by command and cause, and the decision which refusals are logged.
 
 Pure. A refused client often repeats its request immediately, hundreds of times a minute. So one refusal of each command
 and cause is logged per interval, with the number of refusals since the last line.
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 LOG_INTERVAL_S = 60.0
 MAX_CAUSES = 256
-"""Maximum pairs of command and cause; others count as `OTHER`. Both are names of the protocol, so the limit is not
-reached.
+"""Maximum number of pairs of command and cause; further pairs count as `OTHER`.
+
+Commands and causes are names of the protocol, so the limit is not reached.
 """
 OTHER = "other"
 
@@ -26,13 +27,13 @@ class _Row:
 
 
 class Refusals:
-    """Owned by the broker's counters."""
+    """The refused requests of one broker."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
 
     def add(self, command: str, cause: str, count: int, now_s: float) -> int:
-        """Return the number of refusals since the last log line if a line is due now, else 0."""
+        """Count `count` refusals. Return the number of refusals since the last log line if a line is due now, else 0."""
         key = (command, cause)
         if key not in self._rows and len(self._rows) >= MAX_CAUSES:
             key = (OTHER, OTHER)

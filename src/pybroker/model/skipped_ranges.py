@@ -14,9 +14,10 @@ MAX_REMEMBERED = 8
 
 
 class SkippedRanges(NamedTuple):
-    """A move over the entries after `after` up to and including `up_to`; `entries` of them were unacknowledged.
+    """A cursor move over the entries after `after`, up to and including `up_to`. `entries` of these were
+    unacknowledged.
 
-    `is_certain`: none of them had been acknowledged. `at_ms` is since 1970.
+    `is_certain`: none of the skipped entries had been acknowledged. `at_ms`: milliseconds since 1970.
     """
 
     after: Position
@@ -33,8 +34,8 @@ def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[
 
 
 def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Sequence[SkippedRanges]:
-    """Return the moves that still apply when the cursor is moved back to the position, after which all entries are
-    unacknowledged.
+    """Return the moves that still apply after the cursor was moved back to `mark_delete_position`, so that all later
+    entries are unacknowledged again.
     """
     return tuple(
         move if move.up_to <= mark_delete_position else move._replace(up_to=mark_delete_position)

@@ -38,12 +38,12 @@ def change_events(namespace: NamespaceName) -> TopicName:
 
 
 def heartbeat_namespace(broker_id: str) -> NamespaceName:
-    """`broker_id` is host:port."""
+    """Return the namespace of a broker's heartbeat topics. `broker_id` is host:port."""
     return NamespaceName(SYSTEM_NAMESPACE.tenant, broker_id)
 
 
 def health_check(broker_id: str) -> TopicName:
-    """`broker_id` is host:port."""
+    """Return the topic of a broker's health check. `broker_id` is host:port."""
     return TopicName(PERSISTENT, heartbeat_namespace(broker_id), HEALTH_CHECK)
 
 
@@ -63,7 +63,7 @@ def is_transaction_internal(name: TopicName) -> bool:
 
 
 def is_system_topic(name: TopicName) -> bool:
-    """Return whether `name` belongs to the broker: hidden from lists, not counted by limits."""
+    """Return whether `name` is a system topic, which topic lists omit and limits do not count."""
     if name.namespace == SYSTEM_NAMESPACE or is_heartbeat_namespace(name.namespace):
         return True
     local_name = name.partitioned_name.local_name

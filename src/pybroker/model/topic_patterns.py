@@ -1,4 +1,5 @@
-"""Matching of topics against a client's pattern, and the hash by which the client recognizes a list of names.
+"""Matching of topic names against a client's pattern, and the hash by which a client detects that a list of names has
+changed.
 
 Clients write patterns for Java. They run on RE2, which takes linear time for any pattern; its memory is bounded here.
 Patterns that RE2 does not support (lookaround, backreferences) are left to the client, which filters the whole list
@@ -37,7 +38,7 @@ class UnsupportedPattern(ValueError):
 
 
 class TopicsPattern:
-    """Compiled pattern; patterns of equal text share one object."""
+    """A compiled pattern. Patterns with equal text share one object."""
 
     def __init__(self, expression: re2._Regexp[str]) -> None:
         self._expression = expression
@@ -47,13 +48,15 @@ class TopicsPattern:
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:
-        """`topic` is a text, because lists are long and few of their names need parsing."""
+        """Return whether the pattern matches a topic name. `topic` is a text and no TopicName, because lists are long
+        and few names need parsing.
+        """
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
 
 
 def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
-    """Return the namespace in `text` and the pattern within it. Tenant and namespace are literal, as in
+    """Split a pattern into its namespace and the pattern of the names in it. Tenant and namespace are literal, as in
     `persistent://public/default/orders-.*`.
 
     Raise InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
@@ -82,7 +85,7 @@ def _without_domain(pattern: str) -> str:
     for domain in sorted(DOMAINS, key=len, reverse=True):
         if before.endswith(domain):
             return before.removesuffix(domain) + rest
-    raise InvalidPattern(f"topics pattern {pattern!r} names no topic domain: use persistent or non-persistent")
+    raise InvalidPattern(f"topics pattern {pattern!r} contains no topic domain: use persistent or non-persistent")
 
 
 @lru_cache(maxsize=MAX_SHARED_PATTERNS)

@@ -24,7 +24,9 @@ class TxnId(NamedTuple):
 
 
 ID_BASE_BESIDE_PULSAR = 1 << 62
-"""On a store that Java brokers share, `least` begins behind it: the ids of Java coordinators, which begin at 0, are others."""
+"""On a store that Java brokers share, `least` begins after this number, so that it differs from the ids of Java
+coordinators, which begin at 0.
+"""
 
 
 class TxnAction(enum.IntEnum):
@@ -35,8 +37,8 @@ class TxnAction(enum.IntEnum):
 
 
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
-    """Return the `known` transactions that a low-water mark passes when it rises from `before` to `mark`. The cost is
-    linear in the step or in `known`, whichever is smaller.
+    """Return the `known` transactions that end because the coordinator's low-water mark rises from `before` to `mark`.
+    The cost is linear in the step or in `known`, whichever is smaller.
     """
     if 4 * (mark - before) < len(known):
         return [txn for least in range(before + 1, mark + 1) if (txn := TxnId(coordinator, least)) in known]

@@ -1,4 +1,4 @@
-"""The interface through which a pipeline gets access to the broker of the command line."""
+"""The interface by which a pipeline gets the broker's address and credentials from the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybroker.client.access import Access
 
 
 class Connect(Protocol):
-    """A function that returns the access to the broker of the command line."""
+    """A function that returns address and credentials of the broker that the command line selects."""
 
     def __call__(self, topics: Sequence[str], settings: Mapping[str, str] | None = None) -> Access:
         """Return the access with the address of the binary protocol, which a lookup of the first topic determines.

@@ -1,7 +1,8 @@
 """Analysis of a dead letter topic: messages grouped by reason, origin and key, with counts, times and sample message ids.
 
-The reason is a property that the application has set (--reason-property; else exception, error or reason). Otherwise it is that
-the payload cannot be decoded with its schema, or else that the message was redelivered too often. The pipeline only reads.
+The reason is a property that the application has set (--reason-property; else exception, error or reason). Without such
+a property, the reason is that the payload cannot be decoded with its schema, or else that the message was redelivered
+too often. The pipeline only reads.
 
 Exit codes: 0 success, 1 failure, 2 wrong options.
 """
@@ -81,7 +82,7 @@ class Group:
 
 
 class Triage:
-    """Groups dead letters."""
+    """Groups dead letters by reason, origin and key."""
 
     def __init__(self, reason_property: str | None, samples: int) -> None:
         self.messages = 0

@@ -1,6 +1,6 @@
 """Counts of messages by key in bounded memory: exact up to a number of keys; above it, heavy keys are certain to be included.
 
-Above `max_keys` the counts are those of the Misra-Gries summary. It contains each key with more than 1/`max_keys` of all
+Above `max_keys` keys, the counts are a Misra-Gries summary. It contains each key with more than 1/`max_keys` of all
 messages, and a count is too low by at most `error`. The shares of consumers are then based on the remaining keys.
 """
 
@@ -49,7 +49,7 @@ class KeyCounts:
             self._shrink()
 
     def of_hashes(self, owners: Owners) -> dict[str, KeyCount]:
-        """Return the share of each owner in the counted keys. The empty name stands for hashes without an owner."""
+        """Return the share of each owner in the counted keys. The empty name is used for hashes without an owner."""
         shares: dict[str, KeyCount] = {}
         for sticky_hash, count in zip(owners.sticky_hashes(self.keys), self.keys.values(), strict=True):
             _add(shares.setdefault(owners.owner(sticky_hash), KeyCount()), count.messages, count.size_bytes)
@@ -68,7 +68,7 @@ class KeyCounts:
                 count.messages -= taken
 
     def heaviest(self, number: int, *, by_bytes: bool = False) -> list[tuple[bytes, KeyCount]]:
-        """Return the heaviest keys in descending order, equal ones by key."""
+        """Return the heaviest keys in descending order. Equally heavy keys are ordered by key."""
         return sorted(
             self.keys.items(),
             key=lambda item: (-(item[1].size_bytes if by_bytes else item[1].messages), item[0]),

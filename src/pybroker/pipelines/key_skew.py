@@ -1,4 +1,5 @@
-"""Prediction of hot keys: counts messages and bytes by key, and assigns them to the consumers of a Key_Shared subscription.
+"""Prediction of hot keys: counts messages and bytes by key, and computes the load of each consumer of a Key_Shared
+subscription.
 
 It uses the hash ranges of the current consumers of a subscription (--subscription), or of --consumers hypothetical ones. It
 only reads.
@@ -151,7 +152,7 @@ def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
 
 
 def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes: bool = False) -> dict[str, Any]:
-    """Return the result as it is shown: totals, consumers with their shares, and the heaviest keys with hash and consumer."""
+    """Return the result for display: totals, consumers with their shares, and the heaviest keys with hash and consumer."""
 
     def weight(count: KeyCount) -> int:
         return count.size_bytes if by_bytes else count.messages

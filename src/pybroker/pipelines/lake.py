@@ -258,7 +258,7 @@ def _serve(
 
 
 def _stop_on_signals(service: LakeService) -> None:
-    """Stop after the current commit on the first SIGTERM or Ctrl-C, at once on the second. Neither doubles any row."""
+    """Stop after the current commit on the first SIGTERM or Ctrl-C, at once on the second. Neither stores a row twice."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)

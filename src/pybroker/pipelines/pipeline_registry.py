@@ -15,7 +15,7 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A line of `pybroker pipeline --help`."""
+    """A pipeline, as listed in `pybroker pipeline --help`."""
 
     name: str
     module: str
@@ -55,7 +55,7 @@ PIPELINES = (
 
 
 class ExtraMissing(Exception):
-    """A library that the pipeline needs is missing. The text says how to install it."""
+    """A library that the pipeline needs is missing. The text contains the command that installs it."""
 
 
 def load(pipeline: Pipeline) -> ModuleType:

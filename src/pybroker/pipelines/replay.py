@@ -1,10 +1,10 @@
 """Replay of a range of a topic to another topic. Entries are copied unchanged and in order, including batches, chunks and
 encrypted ones.
 
-Each entry gets a sequence id made of its position, and the producer a name made of --id. If the target deduplicates, an
-interrupted replay continues when it is started again, and no entry is stored twice. Otherwise a second run would store
-duplicates, so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish times are new unless
---keep-publish-time is set.
+The sequence id of each entry is computed from its position, and the name of the producer from --id. If the target
+deduplicates, an interrupted replay continues when it is started again, and no entry is stored twice. Otherwise a second
+run would store duplicates, so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish
+times are new unless --keep-publish-time is set.
 
 Exit codes: 0 success, 1 failure (start it again to continue), 2 wrong options.
 """
@@ -65,7 +65,7 @@ _NOT_REPLAYED = ("replicated_from", "replicate_to", "txnid_least_bits", "txnid_m
 
 @dataclass
 class Replayed:
-    """Counters of a run."""
+    """Counters of one replay."""
 
     entries: int = 0
     messages: int = 0
@@ -208,7 +208,7 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
 
 
 class _Replay:
-    """One run, which replays partitions and entries one after the other."""
+    """One run of a replay: partitions and entries one after the other."""
 
     def __init__(
         self,

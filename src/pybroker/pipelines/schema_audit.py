@@ -52,7 +52,7 @@ _OTHER_REASONS = "other reasons"
 
 @dataclass
 class OfVersion:
-    """The messages with one schema version. `version` -1: without a version."""
+    """The messages of one topic with the same schema version. `version` -1: without a version."""
 
     version: int
     messages: int = 0

@@ -31,12 +31,14 @@ SPLIT_BYTES = 64 << 20
 
 
 class WrongOptions(ValueError):
-    """Invalid options. The text names the correction."""
+    """Invalid options. The text contains the correction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of each topic to read, from `start` to `end` (exclusive). Each is a time in ms, a position, or None for all."""
+    """The part of each topic to read, from `start` to `end` (exclusive). Each is a time in milliseconds since 1970, a
+    position, or None for the beginning or end of the topic.
+    """
 
     start: int | Place | None
     end: int | Place | None

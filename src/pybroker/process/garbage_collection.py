@@ -35,7 +35,7 @@ _OBJECTS_OF_TOPIC = 60  # with one subscription
 
 
 class GarbagePolicy:
-    """Controls the collector from `start` to `stop`."""
+    """The policy for one broker process, which controls Python's collector from `start` to `stop`."""
 
     def __init__(self, stats: BrokerStats, clock: Clock, count_ended_topics: Callable[[], int]) -> None:
         """`count_ended_topics` returns how many topics were unloaded or deleted since the start."""

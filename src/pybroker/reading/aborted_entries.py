@@ -1,8 +1,8 @@
 """Stored entries that readers never receive: messages of aborted transactions, and all markers.
 
 Invariant: an entry is returned only after its state (aborted or not) is known. A plan ends before the first message of
-the oldest open transaction, so the states of its entries are final, and it reports them. To read a range that was
-planned in another process or an earlier run, this class first requests the plan of its ledger.
+the oldest open transaction, so the states of its entries are final. The plan reports these states. To read a range that
+was planned in another process or an earlier run, this class first requests the plan of its ledger.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """Yield the runs, with aborted entries and markers marked. Raises DataLoss and ReadingFailed if their state is
-        unknown.
+        """Yield the runs, and mark aborted entries and markers in them. Raises DataLoss and ReadingFailed if their
+        state is unknown.
         """
         hidden = self._among(entries)
         if hidden is None:
@@ -73,7 +73,7 @@ class AbortedEntries:
         return None if known is None else known.hidden
 
     def _asked(self, entries: EntryRange) -> _Known | None:
-        """Request the plan of the whole ledger. The read itself detects missing entries."""
+        """Request the plan of the whole ledger, and remember its aborted entries; None if the ledger does not exist."""
         start, end = Place(entries.ledger_id, 0), Place(entries.ledger_id, _END)
         (plan,) = self._plans.of([(entries.topic, start, end)], with_points=False)
         self.planned(plan)

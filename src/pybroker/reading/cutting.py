@@ -32,7 +32,7 @@ def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
             return
         if (point.bytes_before - bytes_before) * parts >= part * ledger.size_bytes:
             yield point.entry_id
-            # A point may be behind several desired boundaries, if single entries are larger than a part.
+            # A point may be after several wanted boundaries, if single entries are larger than a part.
             part = (point.bytes_before - bytes_before) * parts // ledger.size_bytes + 1
 
 

@@ -19,8 +19,8 @@ class ReadingFailed(ClientError):
 
 
 class DataLoss(ReadingFailed):
-    """Requested entries are lost (trimmed, deleted, damaged). The text names the topic, the requested range, and the available
-    range.
+    """Requested entries are lost (trimmed, deleted, damaged). The text contains the topic, the requested range, and the
+    available range.
     """
 
 
@@ -63,7 +63,9 @@ class EntrySource(ABC):
 
     @abstractmethod
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """Return the position of the first entry published at that time or later; the end if there is none."""
+        """Return the position of the first entry that was published at `publish_time_ms` (since 1970) or later; the end
+        of the topic if there is none.
+        """
 
     @abstractmethod
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:

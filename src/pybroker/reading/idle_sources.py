@@ -1,4 +1,4 @@
-"""Sources that stay open in a process, so that later tasks reuse connections, leases and mapped files."""
+"""A pool of entry sources that stay open in a process, so that later tasks reuse connections, leases and mapped files."""
 
 from __future__ import annotations
 

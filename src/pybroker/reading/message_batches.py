@@ -1,4 +1,4 @@
-"""Ranges of entries as record batches of messages, for all transports."""
+"""Reader that returns the messages of entry ranges as Arrow record batches, for all transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of topics from a broker: requests for many topics, and joining of responses in parts."""
+"""Requests for read plans from a broker, for many topics at once. Responses that come in parts are joined."""
 
 from __future__ import annotations
 

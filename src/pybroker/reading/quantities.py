@@ -10,7 +10,9 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def time_ms(text: str) -> int:
-    """Parse milliseconds since 1970, or a time such as 2026-11-23T04:00:00Z, in UTC without a zone. Raises ValueError."""
+    """Parse milliseconds since 1970, or a time such as 2026-11-23T04:00:00Z, which is UTC if it has no time zone.
+    Raises ValueError.
+    """
     if text.isascii() and text.isdigit():
         return int(text)
     moment = datetime.fromisoformat(text)

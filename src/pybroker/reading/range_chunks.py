@@ -37,8 +37,8 @@ up to 2,048 entries or this many bytes."""
 class RangeChunks:
     """Assembles chunked messages for the decoder of one range, which passes its runs in order.
 
-    Payloads of chunks stay in memory up to `max_held_chunk_bytes`. Dropped payloads, and those before the range, are
-    read again when the last chunk arrives.
+    Payloads of chunks stay in memory up to `max_held_chunk_bytes`. Dropped payloads, and payloads in front of the
+    range, are read again when the last chunk arrives.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ def segments_of(name: TopicName) -> str:
 
 
 class RestTopics:
-    """Sends requests to one broker."""
+    """REST requests about topics to one broker."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest

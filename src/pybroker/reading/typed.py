@@ -1,4 +1,4 @@
-"""Ranges of entries as rows of declared columns: payloads decoded with their schema, and metadata.
+"""Reader that returns ranges of entries as rows of declared columns: payloads decoded with their schema, and metadata.
 
 `TypedReading` describes the rows and is passed to the reading process; `TypedReader` reads. The schema is pinned in the
 reading, so schemas that producers register later do not affect it.
@@ -33,12 +33,12 @@ _PLACE = ("__ledgerId", "__entryId", "__batchIndex")
 
 
 class DifferentSchemas(ValueError):
-    """Topics of one table have different schemas. The text names two of them, and the remedies."""
+    """Topics of one table have different schemas. The text contains two of the topics, and the remedies."""
 
 
 @dataclass(frozen=True)
 class TypedReading:
-    """The form of the rows, and the treatment of bad records. Picklable. Created by `typed_reading`."""
+    """A description of the rows to return, and of the treatment of bad records. Picklable. Created by `typed_reading`."""
 
     schema_info: SchemaInfo | None
     columns: pa.Schema
@@ -64,8 +64,8 @@ def typed_reading(
 ) -> TypedReading:
     """Create a validated reading. Raises WrongColumns, and UnreadableSchema for a schema without columns.
 
-    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly those, chosen from the
-    payload columns and all metadata columns.
+    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly `columns`, which
+    may be payload columns and any metadata columns.
     """
     payload = fields_of(schema_info, value_mode)
     if columns is None:
@@ -215,7 +215,7 @@ def _same(left: SchemaInfo | None, right: SchemaInfo | None) -> bool:
 
 
 def _kept(info: SchemaInfo) -> dict[str, str]:
-    """Return the properties that affect decoding. Clients use the others for themselves."""
+    """Return the properties that affect decoding. Only clients use the other properties."""
     return {
         key: value for key, value in info.properties.items() if info.type == "KEY_VALUE" or key == "__PARSING_INFO__"
     }

@@ -1,4 +1,4 @@
-"""Conversion between the schemas of tables and those of the binary protocol's client."""
+"""Conversion between the schema values of this package and of the binary protocol's client."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 
 
 class Clock:
-    """Clock of this machine; tests pass another."""
+    """The clock of this machine. Tests and simulators replace it."""
 
     def monotonic_ms(self) -> float:
         return time.perf_counter() * 1000

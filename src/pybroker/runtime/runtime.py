@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """Scheduled call."""
+    """A scheduled call, which can be cancelled."""
 
     def cancel(self) -> None:
-        """Idempotent, also after the call."""
+        """Cancel the call. Idempotent; no effect after the call."""
 
 
 class _LoopTimer(Timer):

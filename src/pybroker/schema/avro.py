@@ -1,7 +1,8 @@
 """Parser of Avro schemas: from JSON to a graph of types, with the checks of Avro's Java library.
 
-It replaces a library for three reasons: hostile definitions need bounded time and stack; invalid field defaults must be
-accepted (Pulsar refuses them when a reader needs them); compatibility needs aliases, which libraries drop.
+It is used instead of a library for three reasons: hostile definitions need bounded time and stack; invalid field
+defaults must be accepted (Pulsar refuses them when a reader needs them); compatibility needs aliases, which libraries
+drop.
 
 Invariants of a parsed type: every reference is resolved, so the graph may have cycles. A union contains no union, and
 no two branches of the same name.

@@ -21,7 +21,7 @@ def version_to_bytes(version: int) -> bytes:
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode the first 8 bytes. The result is negative if they are not a version."""
+    """Decode a version number from the first 8 bytes of `data`. The result is negative if they are not a version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
@@ -42,7 +42,7 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Versions since the last deletion, oldest first, and the next version number."""
+    """The schema versions of a topic since the last deletion, oldest first, and the next version number."""
 
     versions: tuple[StoredSchema, ...] = ()
     next_version: int = 0
@@ -77,7 +77,7 @@ class History:
 
 
 class HistoryCache:
-    """A cache of histories by path, limited in bytes."""
+    """A cache of schema histories by path, limited in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

@@ -1,7 +1,7 @@
 """Identity of schemas: registering an equal schema returns its existing version.
 
 Definitions of Avro-based types are equal if Avro considers them equal (`avro.canonical_text`), other types if their
-bytes are equal. Properties are ignored, including those of KEY_VALUE.
+bytes are equal. Properties are ignored, including the properties of KEY_VALUE.
 """
 
 from __future__ import annotations

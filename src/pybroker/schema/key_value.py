@@ -21,7 +21,7 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSchema:
-    """The schemas of key and value."""
+    """The key schema and the value schema of a KEY_VALUE schema."""
 
     key: SchemaData
     value: SchemaData

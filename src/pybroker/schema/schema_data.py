@@ -21,14 +21,14 @@ class InvalidSchema(IncompatibleSchema, http_status=422):
 
 
 class Incompatible(IncompatibleSchema):
-    """The schema is incompatible with an existing one. The text names the location, both types and the rule."""
+    """The schema is incompatible with an existing one. The text contains the location, both types and the rule."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
 
 
 def _shortened(reason: str) -> str:
-    """Shorten a reason that quotes long names. Its end is kept, because it names the rule."""
+    """Shorten a reason that quotes long names. The end of the text is kept, because it contains the rule."""
     if len(reason) <= _MAX_REASON_CHARACTERS:
         return reason
     half = _MAX_REASON_CHARACTERS // 2
@@ -99,7 +99,7 @@ class SchemaData:
 
 
 def schema_type_named(name: str) -> SchemaType:
-    """Return the type of a REST name. Raises InvalidSchema if no stored schema can have it.
+    """Return the type with this name in the REST API. Raises InvalidSchema if no stored schema can have it.
 
     BYTES becomes NONE: both have the same number in the protocol.
     """

@@ -46,7 +46,7 @@ class SchemaRegistry:
     """The schemas of all topics. All methods raise StoreError if the metadata store fails."""
 
     def __init__(self, store: MetadataStore, clock: Clock, storage: SchemaStorage | None = None) -> None:
-        """`store` reports changes by other brokers. Without `storage`, it has the versions too."""
+        """`store` reports changes by other brokers. Without `storage`, the versions are in `store` too."""
         self._storage = storage or MetadataSchemaStorage(store)
         self._clock = clock
         self._cache = HistoryCache(CACHE_LIMIT_BYTES)
@@ -115,7 +115,7 @@ class SchemaRegistry:
         counters.compatible += 1
 
     async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
-        """Call `act`, in a thread if `schemas` are large."""
+        """Call `act`: in a thread if `schemas` are large, otherwise on the event loop."""
         if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
             return act()
         async with self._large:
@@ -185,8 +185,8 @@ class SchemaRegistry:
         return self._locks.setdefault(path, asyncio.Lock())
 
     async def _history(self, path: str) -> History:
-        """Return the history of `path`. The caller has the topic's lock; otherwise the cache could store an outdated
-        history.
+        """Return the schema versions at `path`. The caller must have the topic's lock; otherwise an outdated history
+        could be cached.
         """
         found = self._cache.get(path)
         if found is not None:

@@ -33,17 +33,17 @@ class StoredVersions(NamedTuple):
 
 
 class SchemaStorage(ABC):
-    """Versions by the path of their topic. A version is written once. Raises StoreError."""
+    """Stores schema versions by the path of their topic. A version is written once. Raises StoreError."""
 
     root: str
-    """All documents are below."""
+    """Parent path of all documents."""
 
     @abstractmethod
     def topic_path(self, topic: TopicName) -> str:
-        """Return the path of the topic's schemas, which are also those of its partitions."""
+        """Return the path of the topic's schemas, which its partitions share."""
 
     def namespace_path(self, namespace: NamespaceName) -> str:
-        """Return the parent of the paths of the namespace's topics."""
+        """Return the parent path of the schemas of all topics in a namespace."""
         return f"{self.root}/{namespace}"
 
     @abstractmethod
@@ -52,7 +52,7 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the topic's path that a changed document belongs to."""
+        """Return the path of the topic to which a changed document belongs."""
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...

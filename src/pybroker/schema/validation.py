@@ -1,4 +1,4 @@
-"""The requirements of each schema type on its definition, checked in linear time."""
+"""Validation of schema definitions: what each schema type requires, checked in linear time."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
 """Server of Pulsar's binary protocol. Start with `connection.py` and `command_table.py`; `handlers/` has one function
-per command.
+for each command.
 """

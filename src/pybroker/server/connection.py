@@ -1,6 +1,6 @@
 """One client connection: receives bytes, calls producers and consumers, and sends replies.
 
-The connection is a fault boundary: an error closes at most this connection, is answered, and is logged once.
+The connection is a fault boundary: an error closes at most this connection, gets an error response, and is logged once.
 Back-pressure pauses reading (`read_pauses.py`).
 """
 
@@ -307,8 +307,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
-        """Defer the messages of `run` behind the first `passing`, stop reading, and return the first `passing`
-        messages.
+        """Return the first `passing` messages of `run`. Defer the rest until the publish limit allows them, and stop
+        reading meanwhile.
         """
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
         self._pauses.add(read_pauses.PUBLISH_RATE)
@@ -413,8 +413,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._pauses.remove(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged, but not a
-        full disk.
+        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged; a full disk is
+        not, because the store logs it.
         """
         if isinstance(failure, BrokerError):
             return failure
@@ -546,7 +546,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             return False
         timeout_ms = self.context.liveness_timeout_ms
         if timeout_ms <= 0 or self._pauses.reasons & read_pauses.WAITS:
-            return True  # a PONG would wait behind paused input
+            return True  # a PONG would wait until reading resumes
         self.send(replies.PING)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -559,7 +559,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """Raise the frame size limit to that of messages, after authentication."""
+        """Allow frames of the size of messages, after authentication."""
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )

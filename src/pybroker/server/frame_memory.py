@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FrameSender(Protocol):
-    """A connection that sends frames."""
+    """A connection, as `FrameMemory` uses it."""
 
     session: Session
 
@@ -31,7 +31,10 @@ C = TypeVar("C", bound=FrameSender)
 
 
 class FrameMemory(Generic[C]):
-    """Owned by the server context. Invariant: the memory part `frames` is the sum of all counted connections."""
+    """The counted memory of all connections of a broker.
+
+    Invariant: the memory part `frames` is the sum of all counted connections.
+    """
 
     def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:
         self._memory = memory

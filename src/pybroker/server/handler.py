@@ -9,7 +9,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
 C = TypeVar("C")
-"""Connection type."""
+"""Type variable of the connection."""
 
 
 def type_name(command: pb.BaseCommand) -> str:

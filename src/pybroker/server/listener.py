@@ -20,7 +20,7 @@ CLOSE_GRACE_S = 2.0
 
 
 class Listener:
-    """Owned by the app."""
+    """The bound ports of a broker, owned by the app."""
 
     def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
         self.context = context
@@ -30,7 +30,9 @@ class Listener:
         self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind the ports without accepting connections. Raises CannotListen with every port that could not be bound."""
+        """Bind the ports without accepting connections. Raises CannotListen; its text contains every port that could
+        not be bound.
+        """
         problems: list[str] = []
         if port is not None:
             try:

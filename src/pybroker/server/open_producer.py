@@ -1,4 +1,4 @@
-"""A connection's producers, and the ids of those that the broker closed recently."""
+"""A connection's producers, and the ids of producers that the broker closed recently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Return this producer's message that waits in `limit`'s queue, or None."""
+        """Return the message of this producer that waits because of the publish limit `limit`; None without one."""
         if limit is None:
             return None
         rate = limit.rate if isinstance(limit, PublishRateLimit) else None

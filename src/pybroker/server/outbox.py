@@ -13,7 +13,10 @@ FLUSH_NOW_BYTES = 256 * 1024
 
 
 class Outbox:
-    """Owned by a connection. Invariant: a flush is scheduled exactly while `_parts` is not empty."""
+    """The unsent data of a connection.
+
+    Invariant: a flush is scheduled exactly while `_parts` is not empty.
+    """
 
     __slots__ = ("_has_large_part", "_loop", "_parts", "_size_bytes", "_transport")
 

@@ -20,21 +20,24 @@ K = TypeVar("K", bound=Hashable)
 
 
 class OutboxShares(Generic[K]):
-    """Owned by the server context. Invariant: the memory part is the sum over all counted connections."""
+    """The unsent bytes of all connections of a broker.
+
+    Invariant: the memory part is the sum over all counted connections.
+    """
 
     def __init__(self, part: Part[object], max_bytes: int) -> None:
         self._part = part
         self._max_bytes = max_bytes
         self._unsent: dict[K, int] = {}
         self.settled: Settled[object] | None = None
-        """Effect of the last report on waiters for memory."""
+        """The effect of the last report on connections that wait for memory."""
 
     def __len__(self) -> int:
         return len(self._unsent)
 
     def report(self, connection: K, unsent_bytes: int) -> bool:
-        """Set the unsent bytes of `connection`; below WATCHED_BYTES they count as 0. Return whether it may receive more
-        now.
+        """Record the unsent bytes of `connection`; less than WATCHED_BYTES count as 0. Return whether it may receive
+        more messages now.
         """
         before = self._unsent.pop(connection, 0)
         if unsent_bytes:

@@ -35,7 +35,10 @@ class Readable(Protocol):
 
 
 class ReadPauses:
-    """Owned by a connection. Invariant: an open transport reads exactly while `reasons` is 0."""
+    """The reasons for which a connection does not read.
+
+    Invariant: an open transport reads exactly while `reasons` is 0.
+    """
 
     __slots__ = ("_transport", "reasons")
 
@@ -56,5 +59,5 @@ class ReadPauses:
 
     @property
     def in_words(self) -> str | None:
-        """The first reason that a user can act on, or None."""
+        """The first reason that a user can act on, as a text; None without one."""
         return next((words for reason, words in IN_WORDS.items() if self.reasons & reason), None)

@@ -1,4 +1,4 @@
-"""Selects the log lines of clients that attach and detach, and sums up those that repeat too often.
+"""Limits the log lines of clients that attach and detach: events that repeat too often are summed up.
 
 Pure. A client that loses its connection reconnects at once, for example hundreds of times a minute while a full disk
 refuses its messages. So only the first events of one client, kind and topic are logged in an interval, and one summary
@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 
 INTERVAL_S = 60.0
 MAX_KEYS = 10_000
-"""Maximum combinations of client, event and topic in an interval. Events of further ones count as those of `OTHER`."""
+"""Maximum number of combinations of client, event and topic in an interval.
+
+Events of further combinations count as `OTHER`.
+"""
 MAX_SUMMARIES = 20
-"""Maximum summaries in an interval. The clients with fewer events share the last one as `OTHER`."""
+"""Maximum number of summaries in an interval.
+
+The last one, `OTHER`, has the events of all clients with fewer events.
+"""
 OTHER = "other"
 
 
@@ -28,14 +34,14 @@ class ClientId:
 
 @dataclass
 class Summary:
-    """Events of one client in an interval that were not logged, by name."""
+    """The number of events of one client that were not logged in an interval, by event name."""
 
     client: ClientId
     unlogged: Counter[str] = field(default_factory=Counter)
 
 
 class RepeatedEvents:
-    """Owned by the server context. The owner calls `end_interval` every `INTERVAL_S`."""
+    """The events of all clients in the current interval. The owner calls `end_interval` every `INTERVAL_S` seconds."""
 
     def __init__(self, max_per_interval: int) -> None:
         """`max_per_interval`: 0 means no limit."""
@@ -44,7 +50,7 @@ class RepeatedEvents:
         self._summaries: dict[ClientId, Summary] = {}
 
     def add(self, client: ClientId, event: str, topic: str = "") -> bool:
-        """Count an event. Return whether it is to be logged."""
+        """Count an event. Return whether to log it."""
         if not self._max:
             return True
         key = (client, event, topic)

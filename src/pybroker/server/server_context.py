@@ -28,7 +28,7 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 
 
 class ServerContext:
-    """Owned by the app."""
+    """The state of one broker's server, owned by the app."""
 
     def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
         config = broker.runtime.config
@@ -69,7 +69,7 @@ class ServerContext:
         return self.runtime.peer_clock.monotonic_ms() / 1000
 
     def holder(self, connection: Connection) -> Holder:
-        """Return the owner for fair queues: the role, or the connection if it has no role."""
+        """Return the identity for fair queues: the role, or the connection if it has no role."""
         return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class ServerContext:
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
-        """Refuse a connection to preserve file descriptors for files."""
+        """Refuse a connection, because the remaining file descriptors are needed for files."""
         self.runtime.stats.connections_refused += 1
         reason = "the connections have used all file descriptors except fileDescriptorsReserve; increase `ulimit -n`"
         self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)
@@ -154,8 +154,8 @@ class ServerContext:
             logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def is_logged(self, connection: Connection, event: str, topic: str = "") -> bool:
-        """Count an event of attaching or detaching. Return whether to log it: a client that reconnects again and again
-        would fill the log.
+        """Count an event of attaching or detaching. Return whether to log it, so that a client that reconnects
+        repeatedly does not fill the log.
         """
         is_due = self._repeated_events.add(ClientId(connection.host, connection.role or "none"), event, topic)
         return is_due or logs.is_debug()
@@ -222,10 +222,7 @@ class ServerContext:
 
     @property
     def most_outbound_bytes(self) -> int:
-        """Number of unsent bytes that one connection may have while the others have few.
-
-        If a connection is paused below this value, other connections are the cause.
-        """
+        """The number of unsent bytes that one connection may have if all other connections have few."""
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 
     def stalled(self, connection: Connection) -> None:

@@ -1,8 +1,8 @@
 """Parsing of Spark options, which have lower-case keys and text values.
 
-The option names are those of the Scala connector, which passes options such as `pulsar.client.*` on to the Java client.
-Here some of them are used, the other options of the Java client are accepted without effect, and all unknown options
-are errors: an ignored limit or credential would be worse than a query that does not start.
+The option names are the same as in the Scala connector, which passes options such as `pulsar.client.*` on to the Java
+client. Here some of them are used, the other options of the Java client are accepted without effect, and all unknown
+options are errors: an ignored limit or credential would be worse than a query that does not start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_OTHER_SOURCES = {
     "subscribepattern": "topicsPattern",
     "subscriptionname": "predefinedSubscription",
 }
-"""Options of other data sources, in lower case, with the equivalent option of this one."""
+"""Options of other data sources, in lower case, with the equivalent option of `pulsar`."""
 NO_TABLES = (
     "CREATE TABLE ... USING is not possible: Spark does not pass the options of a table in its catalog to data sources in Python. "
     "Use CREATE TEMPORARY VIEW name USING pulsar OPTIONS (`service.url` '...', topic '...'), or spark.read"
@@ -41,14 +41,16 @@ MAX_SHOWN_CHARACTERS = 60
 
 
 class InvalidOptions(ValueError):
-    """Invalid options. The text names the correction, and never contains a secret."""
+    """Invalid options. The text contains the correction, but no secret."""
 
 
 class OptionValues:
     """The options of one reader or writer, by canonical name."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], what: str) -> None:
-        """Raises InvalidOptions for an unknown key, with the most similar known one. `what` names the operation in errors."""
+        """Raises InvalidOptions for an unknown key, with the most similar known one. `what`: the operation, for error
+        texts.
+        """
         canonical = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         if "provider" in options:

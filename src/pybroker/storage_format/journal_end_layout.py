@@ -2,7 +2,7 @@
 
 Two slots of `marker_layout.py`, each in its own sector.
 
-    slot, at offset 0 and at SLOT_BYTES; zeros behind it
+    slot, at offset 0 and at SLOT_BYTES; zeros after it
     0          8         10     16              24           32           40       48
     | PYBJREND | version | zero | next sequence | generation | end offset | commit | crc32c
     | 8 bytes  | u16     | 6 B  | u64           | u64        | u64        | u64    | u32

@@ -90,7 +90,7 @@ _TYPES = {int(record_type): record_type for record_type in RecordType}
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The file's position in the order of all files, and the start value of its checksums."""
+    """The header of a journal file: its position in the order of all files, and the start value of its checksums."""
 
     generation: int
     salt: int
@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
 
 class AppendRecord(NamedTuple):
-    """Consecutive entries of one ledger."""
+    """A record of consecutive entries of one ledger."""
 
     ledger_id: int
     first_entry_id: int
@@ -122,14 +122,14 @@ class AppendRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """A ledger was created or deleted."""
+    """A record of the creation or deletion of a ledger."""
 
     type: RecordType
     ledger_id: int
 
 
 class CursorRecord(NamedTuple):
-    """`data` is the delta or the snapshot, empty for a deletion."""
+    """A record about a cursor. `data` is the delta or the snapshot; empty for a deletion."""
 
     type: RecordType
     cursor_id: str
@@ -210,8 +210,8 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """Return the size that a possibly truncated batch of this use states in its header; 0 if none begins at
-    `offset`.
+    """Return the size in the header of a batch at `offset`, which may be truncated; 0 if no batch of the file's current
+    use begins there.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
@@ -278,7 +278,9 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Yield the type and the ledger of each record about a ledger, and for entries the id after the last entry."""
+    """Yield record type and ledger id of each record about a ledger; for APPEND records also the id after the last
+    entry (else 0).
+    """
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):
         number, length = _RECORD_HEADER.unpack_from(body, offset)

@@ -1,6 +1,6 @@
 """Byte layout of marker files: a few numbers in one or more slots, each with a checksum.
 
-    slot number n, at offset n * slot_bytes; zeros behind it up to file_bytes
+    slot number n, at offset n * slot_bytes; zeros after it up to file_bytes
     0      h            h + 8 * values
     | head | u64 values | crc32c
     | h B  | 8 B each   | u32

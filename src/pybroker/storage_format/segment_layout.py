@@ -1,4 +1,4 @@
-"""Byte layout of segment files: the entries of one ledger, and in a sealed ledger an index behind them.
+"""Byte layout of segment files: the entries of one ledger, and in a sealed ledger an index after them.
 
 segment file
 | header | block | block | ... | index | trailer |          index and trailer: sealed ledgers only
@@ -86,7 +86,7 @@ PublishTimeOf = Callable[[bytes], int]
 
 
 def no_publish_time(_entry: bytes) -> int:
-    """Return 0, which means unknown, for stores without searches by time."""
+    """Return 0, which means unknown, as the publish time. For stores without searches by time."""
     return 0
 
 
@@ -174,7 +174,9 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return ids [low, high) as `LedgerStore.publish_time_span` does, among `entry_count` entries."""
+        """Return a range of entry ids [low, high), as `LedgerIndex.publish_time_span` defines it, for a ledger of
+        `entry_count` entries.
+        """
         times = self.publish_times
         if not times:
             return 0, entry_count
@@ -301,12 +303,14 @@ def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
 
 
 def find_block(data: bytes, start: int) -> int:
-    """Return the next offset at which a block may begin, or -1."""
+    """Return the offset of the next possible start of a block at or after `start`; -1 if there is none."""
     return data.find(_BLOCK_MAGIC, start)
 
 
 def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
-    """Return the entry count and length in the unchecked header at `offset`; zeros if it is truncated."""
+    """Return the entry count and length in the block header at `offset`, which is not verified; zeros if it is
+    truncated.
+    """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return 0, 0
     _, count, _, _, payload_bytes = _BLOCK.unpack_from(data, offset)

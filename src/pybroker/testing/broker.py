@@ -83,7 +83,7 @@ class TestBroker(ABC):
 
     @abstractmethod
     def crash(self) -> None:
-        """Stop as with `kill -9`; data with receipts is kept. With a real broker this skips the test."""
+        """Stop the broker as with `kill -9`; data with receipts is kept. With a real broker this skips the test."""
 
     @abstractmethod
     def restart(self) -> None:

@@ -20,8 +20,9 @@ def open_broker(
     admin_url: str | None = None,
     **settings: object,
 ) -> TestBroker:
-    """Return a broker for tests, which the caller closes: the real one at `url`, else at the environment's `PULSAR_URL`
-    with `PULSAR_ADMIN_URL`, else an embedded one. `directory` and `settings` apply to an embedded one only.
+    """Return a broker for tests, which the caller closes: the real broker at `url`, or else at the address in the
+    environment variables `PULSAR_URL` and `PULSAR_ADMIN_URL`, or else an embedded one. `directory` and `settings` apply
+    to an embedded one only.
     """
     if url is None:
         url, admin_url = os.environ.get(URL_VARIABLE), os.environ.get(ADMIN_URL_VARIABLE)

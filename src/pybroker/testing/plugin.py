@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _choice(config, "pulsar_broker_scope", SCOPES)
     _choice(config, "pulsar_reset", RESETS)
     if config.getoption("--pulsar-admin-url") and not config.getoption("--pulsar-url"):
-        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, which names the same broker")
+        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, with the address of the same broker")
     if url := config.getoption("--pulsar-url"):
         # For unittest's classes and the worker processes of xdist.
         os.environ["PULSAR_URL"] = str(url)
@@ -103,7 +103,7 @@ def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
 
 @pytest.fixture
 def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
-    """As `wait_for_backlog`, but a coroutine function."""
+    """The same as `wait_for_backlog`, as a coroutine function."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog_async, pulsar_broker)
@@ -119,7 +119,7 @@ def received() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def received_async() -> Callable[..., Any]:
-    """As `received`, for a consumer of the asyncio client."""
+    """The same as `received`, for a consumer of the asyncio client."""
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received_async

@@ -1,6 +1,6 @@
 """`pybroker ledger dump`: prints ledgers, entries, cursors and the live journal as text or JSON.
 
-Damaged data is named and skipped; `verify` reports details.
+Damaged data is reported and skipped; `verify` reports details.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json
 
 
 class Dump:
-    """One pass over a directory."""
+    """The output of one data directory."""
 
     def __init__(self, files: DataFiles, ledger_id: int | None, *, with_payloads: bool) -> None:
         self._files = files

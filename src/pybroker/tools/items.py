@@ -13,7 +13,7 @@ Item = dict[str, Any]
 
 
 def described_entry(payload: bytes) -> Item:
-    """Return the metadata of an entry of Pulsar; nothing if it is none."""
+    """Return the metadata of an entry in Pulsar's format; an empty item for other bytes."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:

@@ -187,7 +187,9 @@ class Repair:
     # Missing stored data
 
     def _keep_absent_ledgers(self, held: Mapping[int, LedgerExtent | None]) -> None:
-        """Record every ledger that a topic lists, even if nothing is left of it, because a start requires it."""
+        """Record every ledger that a topic lists, even if none of its entries is left, because a start requires each of
+        them.
+        """
         plan = self._plan
         listed = {ledger_id: self._stated.get(ledger_id, 0) for ledger_id in {*self._listed, *self._stated}}
         extents, places = places_of_absent(listed, {*held, *plan.extents} - self._state.deleted)
@@ -415,8 +417,8 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Return the entry counts of ledgers without a topic: those that a start refuses, or all if the metadata is
-        rewritten.
+        """Return the entry counts of ledgers without a topic: the ones because of which a start fails, or all if the
+        metadata is rewritten.
         """
         plan, state = self._plan, self._state
         if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:

@@ -1,7 +1,7 @@
 """Repair of `metadata.db`: reads undamaged values, reports possible losses, and writes the values to a new file.
 
 A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Values
-with a correct checksum are used; the others are only counted.
+with a correct checksum are used; all others are only counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are 
 
 @dataclass(slots=True)
 class MetadataRows:
-    """The undamaged values."""
+    """The undamaged values of a `metadata.db`."""
 
     rows: list[Row] = field(default_factory=list)
     is_damaged: bool = False
@@ -121,7 +121,7 @@ def _require_known_layout(files: DataFiles) -> None:
 
 
 def _has_earlier_documents(files: DataFiles, rows: list[Row]) -> bool:
-    """Return whether the values are those of the layout before the current one."""
+    """Return whether the values have the layout before the current one."""
     try:
         connection = files.open_database(METADATA_FILE)
         try:

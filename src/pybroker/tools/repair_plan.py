@@ -29,7 +29,7 @@ class Piece:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """All changes of an application, and the losses."""
+    """All changes that a repair makes, and the losses."""
 
     findings: list[str] = field(default_factory=list)
     rebuilds_table: bool = False

@@ -1,7 +1,7 @@
 """Reads values from the pages of a damaged `metadata.db` without SQLite, and checks whether they are complete.
 
 Older page versions are used only for paths without a newer value. The totals in the database prove whether the values
-are exactly those of the last commit.
+are exactly the values of the last commit.
 """
 
 from __future__ import annotations

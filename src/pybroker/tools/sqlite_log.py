@@ -42,7 +42,7 @@ def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
         return []
     magic, _, _, _, *salts, first, second = _HEADER.unpack_from(data)
     order = "<" if magic == _MAGIC_LITTLE else ">"
-    # A checksum continues that of the previous frame. If that frame is damaged, try its stored and its computed
+    # A checksum continues the checksum of the previous frame. If that frame is damaged, try its stored and its computed
     # checksum.
     sums: list[_Sums] = [(first, second)]
     if _add(order, (0, 0), data[: _HEADER.size - 8]) != sums[0]:

@@ -1,6 +1,6 @@
 """The combined state of checkpoint table and journal, read without changes, with all damage found.
 
-The rules are those of a broker start: batches apply in order from the table's sequence number on. Where a start
+The rules are the same as at a broker start: batches apply in order from the table's sequence number on. Where a start
 refuses, this module records the damage and continues as far as possible.
 """
 
@@ -309,8 +309,8 @@ class StoredState:
         self._report(finding)
 
     def _counts(self, batch: BatchHeader) -> bool:
-        """Return whether a batch is used. Without the table's facts, every batch is used: its data may be stored
-        nowhere else.
+        """Return whether a journal batch is used. Without the table's facts, every batch is used, because its data may
+        be stored only there.
         """
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 

@@ -125,7 +125,7 @@ class Verifier:
                 self._verify_leftovers(file, ledger_id, name, extent)
 
     def _verify_leftovers(self, file: DiskFile, ledger_id: int, name: str, extent: LedgerExtent) -> None:
-        """Check the entries after the extent. A start overwrites them with those of the journal, and refuses entries
+        """Check the entries after the extent. A start overwrites them with the journal's entries, and refuses entries
         that the journal lacks.
         """
         end_entry_id = extent.entry_count + self._state.appended.get(ledger_id, 0)

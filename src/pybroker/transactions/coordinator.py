@@ -1,12 +1,12 @@
 """One transaction coordinator: opens and ends transactions by the rules of `coordinator_state.py`, stores them in a
 log, and notifies participants.
 
-Operation: each request gets a record from the state, appends it to the log, applies it immediately, and is answered
-when it is durable. A durable COMMITTING or ABORTING is completed without a client.
+Operation: for each request, the state returns a record. The coordinator appends the record to the log, applies it
+immediately, and responds when it is durable. A durable COMMITTING or ABORTING is completed without a client.
 
 Recovery: the whole log is read before requests are served. Pending ends continue; open transactions are usable or time
 out. When the log fails, all waiters receive an error, and the log is read again after an increasing delay. State that
-is not in the log is dropped; no client has received an answer for it.
+is not in the log is dropped; no client has received a response for it.
 
 Concurrency: no other task runs between the decision of the state and the append, so each record matches the state that
 it is applied to.
@@ -53,13 +53,14 @@ FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also those removed at once from a full log.
+"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also the maximum number that is
+removed at once from a full log.
 """
 
 
 @dataclass
 class Counters:
-    """Counters since the broker started."""
+    """Counters of all coordinators since the broker started."""
 
     created: int = 0
     committed: int = 0
@@ -67,7 +68,7 @@ class Counters:
     timed_out: int = 0
     batches: int = 0
     repeated_batches: int = 0
-    """Batches of sinks that were sent again after their commit."""
+    """Number of sink batches that were sent again after their commit."""
     appended: int = 0
     took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
 
@@ -80,7 +81,7 @@ class CoordinatorContext:
         self.ledgers = ledgers
         has_java_layout = ledgers.store.has_pulsar_layout
         self.java_brokers = JavaBrokers(ledgers.metadata, runtime.clock) if has_java_layout else None
-        """None if Java brokers cannot share the topics."""
+        """The Java brokers of the cluster; None if Java brokers cannot share the topics."""
         self.id_base = ID_BASE_BESIDE_PULSAR if has_java_layout else 0
         self.end_participant = end_participant
         self.slots = asyncio.Semaphore(runtime.config.transaction_buffer_client_max_concurrent_requests)
@@ -94,7 +95,7 @@ class CoordinatorContext:
 
 
 class Coordinator:
-    """Exists from its first use until the broker stops."""
+    """One transaction coordinator. It exists from its first use until the broker stops."""
 
     def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
@@ -132,7 +133,7 @@ class Coordinator:
             self._all_told,
         )
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
         """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S`."""
@@ -277,11 +278,11 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default
-        the owner.
+        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It uses the share of
+        `holder`, by default the owner.
 
-        Waits at the limit, or while `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady,
-        StoreError, and NotAllowedError beside Java brokers.
+        Waits while the limit is reached, or while `holder` has used its share. Raises TooManyRequests after a timeout,
+        ServiceNotReady, StoreError, and NotAllowedError beside Java brokers.
         """
         await self._ready_for_new()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
@@ -365,7 +366,7 @@ class Coordinator:
     async def end(self, transaction: Transaction, action: TxnAction) -> None:
         """Commit or abort. All participants have confirmed durably on return.
 
-        A second call during the first one waits for the same end. Raises InvalidTxnStatus and StoreError.
+        A second call during the first call waits for the same end. Raises InvalidTxnStatus and StoreError.
         """
         ended = self._begin_end(transaction, action)
         await asyncio.shield(ended)
@@ -395,7 +396,7 @@ class Coordinator:
             self._tasks.start(self._tell_each(transactions), "end a batch")
 
     async def _tell_each(self, transactions: Sequence[Transaction]) -> None:
-        """Notify the participants, in slices: a batch may have thousands of transactions."""
+        """Notify the participants of these transactions, in slices: a batch may have thousands of transactions."""
         for index, transaction in enumerate(transactions):
             self._tell(transaction)
             if index % TOLD_A_TURN == TOLD_A_TURN - 1:
@@ -424,8 +425,8 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """Remove ended transactions from the log if it has space for the records; retry later otherwise. A failed log
-        keeps all.
+        """Remove ended transactions from the log if it has space for the records; retry later otherwise. After a
+        failure of the log, all are kept.
         """
         if told is not self._told:
             return
@@ -451,8 +452,8 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Return whether all participants have confirmed, and the log lacks space for the record. Clients have their
-        answer.
+        """Return whether all participants have confirmed, and only the record of the removal waits for space in the
+        log. Clients have already received the result.
         """
         return transaction.id.least in self._told
 
@@ -469,7 +470,7 @@ class Coordinator:
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
     async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
-        """Open a transaction for a batch of a sink; None if that batch, or a later one, was committed.
+        """Open a transaction for a batch of a sink; None if that batch, or a later batch, was committed.
 
         Transactions that earlier runs of the writer left open, up to that batch, are aborted. Raises the errors of
         `new` and of `Marks.is_repeat`.
@@ -491,8 +492,8 @@ class Coordinator:
             self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or
-        a later one is committed.
+        """Return the sink whose mark must be deleted before this batch can be committed ("" if none); None if the
+        batch, or a later one, is committed already.
 
         `open_of_sink` calls it, so that no transaction is opened that could not be committed. Raises the errors of
         `Marks.is_repeat` and `Marks.makes_room`.
@@ -549,8 +550,9 @@ class Coordinator:
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort the open transactions of the sink up to and including the batch. Skip those that the caller may not end. Return
-        the number of aborted transactions."""
+        """Abort the open transactions of the sink up to and including the batch. Skip transactions that the caller may
+        not end. Return the number of aborted transactions.
+        """
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
         for each in left:
@@ -559,7 +561,7 @@ class Coordinator:
         return len(left)
 
     async def forget_sink(self, sink: str) -> None:
-        """Delete its mark, durably: repeated batches are written again. Raises StoreError."""
+        """Delete the mark of a sink, durably. Afterwards, repeated batches are committed again. Raises StoreError."""
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
@@ -583,7 +585,7 @@ class Coordinator:
         for ended in [self._begin_end(each, each.action) for each in transactions if each.action is not None]:
             await asyncio.shield(ended)
 
-    # --- time-outs -----------------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------------
 
     def _time_out_at(self, transaction: Transaction, due_ms: float) -> None:
         if transaction.timeout_ms >= LONGEST_MS:
@@ -625,5 +627,5 @@ class Coordinator:
 
 
 async def _settled(durable: asyncio.Future[None]) -> None:
-    """Wait for `durable`, which continues if the waiter is cancelled."""
+    """Wait for `durable`, which continues if the waiting task is cancelled."""
     await asyncio.shield(durable)

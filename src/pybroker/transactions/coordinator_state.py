@@ -33,12 +33,12 @@ TRANSACTION_BYTES = 700
 LABEL_BYTES = 200
 """Additional memory for a transaction of a sink, besides the names."""
 PARTICIPANT_BYTES = 950
-"""A participant besides its name: 150 here, and up to 800 at the topic or subscription."""
+"""Memory of a participant besides its name: 150 bytes here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
-"""`as_sent` if the client wrote all topic names in full."""
+"""Value of `as_sent` if the client wrote all topic names in full."""
 SENT_NAME_BYTES = 150
-"""Besides the text of the name."""
+"""Memory of an item of `as_sent`, besides the text of the name."""
 
 
 def not_found(txn_id: TxnId) -> TransactionNotFound:
@@ -47,7 +47,7 @@ def not_found(txn_id: TxnId) -> TransactionNotFound:
 
 
 class Phase(enum.StrEnum):
-    """Names as in Pulsar's REST."""
+    """Phase of a transaction, with names as in Pulsar's REST API."""
 
     INITIALIZING = "Initializing"
     READY = "Ready"
@@ -55,7 +55,7 @@ class Phase(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """Names as in Pulsar's REST."""
+    """Status of a transaction, with names as in Pulsar's REST API."""
 
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
@@ -94,7 +94,7 @@ class Transaction:
         self.owner = owner
         self._holder: str | None = None
         self.label = label
-        """Its sink and batch, or None."""
+        """The sink and batch of the transaction; None if it belongs to no sink."""
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
         self.as_sent: dict[str, str] = {}
@@ -105,7 +105,7 @@ class Transaction:
 
     @property
     def holder(self) -> str:
-        """The holder whose share the transaction uses (`waiting/fair_shares.py`)."""
+        """Name of the holder whose share the transaction uses (`waiting/fair_shares.py`)."""
         return holder_of_role(self.owner).name if self._holder is None else self._holder
 
     def held_by(self, name: str) -> None:
@@ -113,7 +113,7 @@ class Transaction:
 
     @property
     def action(self) -> TxnAction | None:
-        """The end in progress; None while it is open."""
+        """The end in progress; None while the transaction is open."""
         return {Status.COMMITTING: TxnAction.COMMIT, Status.ABORTING: TxnAction.ABORT}.get(self.status)
 
     @property
@@ -139,10 +139,12 @@ class Transaction:
 
 
 class CoordinatorState:
-    """The coordinator applies each record once it is in the log."""
+    """The state of one coordinator, which applies each record once it is in the log."""
 
     def __init__(self, coordinator_id: int, sizes: FairShares | None = None, id_base: int = 0) -> None:
-        """`sizes`: the bytes of the transactions of all coordinators, by holder. `id_base`: all ids are larger."""
+        """`sizes`: the bytes of the transactions of all coordinators, by holder. `id_base`: all new ids are larger than
+        this number.
+        """
         self.coordinator_id = coordinator_id
         self.counts = FairShares()
         self.sizes = FairShares() if sizes is None else sizes
@@ -157,7 +159,7 @@ class CoordinatorState:
 
     @property
     def low_water_mark(self) -> int:
-        """The `least` up to which all transactions have ended."""
+        """The highest `least` up to which all transactions have ended."""
         return next(iter(self._live)) - 1 if self._live else self.last_least
 
     def transactions(self) -> Iterable[Transaction]:
@@ -165,11 +167,11 @@ class CoordinatorState:
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
-        """Return None for an ended or unknown transaction."""
+        """Return the transaction with this number; None if it has ended or is unknown."""
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
-        """Raises TransactionNotFound for an ended or unknown transaction."""
+        """Return the transaction. Raises TransactionNotFound if it has ended or is unknown."""
         found = self._live.get(txn_id.least)
         if found is None:
             raise not_found(txn_id)
@@ -182,7 +184,9 @@ class CoordinatorState:
         self._count(name, 1, transaction.size_bytes)
 
     def leave(self) -> None:
-        """Remove all transactions and marks from the shares, before the log is read into another state."""
+        """Remove all transactions and marks of this state from the shares, because the log is read again into a new
+        state.
+        """
         for transaction in self._live.values():
             self._count(transaction.holder, -1, -transaction.size_bytes)
         self._live = {}
@@ -214,8 +218,8 @@ class CoordinatorState:
         subscriptions: Iterable[tuple[str, str]],
         as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """Return the record, or None when all participants are known. Raises InvalidTxnStatus for a transaction that is
-        ending.
+        """Return the record that adds participants; None if all are known. Raises InvalidTxnStatus for a transaction
+        that is ending.
 
         `as_sent`: see `ALL_IN_FULL`.
         """
@@ -310,7 +314,7 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return a sink's open transactions up to a batch that the caller may end."""
+        """Return the open transactions of a sink, up to this batch, that the caller may end."""
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
@@ -320,8 +324,8 @@ class CoordinatorState:
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of the sink that the commit of `leasts` aborts. All of other writers are
-        included, because they number batches differently.
+        """Return the open transactions of the sink that the commit of `leasts` aborts. All open transactions of other
+        writers are included, because they number batches differently.
         """
         return [
             each
@@ -357,7 +361,7 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """Return the whole present state, which replaces all earlier records."""
+        """Return a record with the whole state of a transaction, which replaces all its earlier records."""
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,

@@ -1,14 +1,15 @@
 """All transaction coordinators of the broker.
 
 Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that
-partitioned topic has the number of coordinators. The metadata is created when the first client connects; before, there
-are `DEFAULT_COORDINATORS`. The topic itself does not exist.
+partitioned topic has the number of coordinators. The metadata is created when the first client connects; until then,
+the number is `DEFAULT_COORDINATORS`. The topic itself does not exist.
 
 A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so that transactions
 of an earlier run are ended. Each has its own log, so a slow or damaged one stops no other.
 
-In a cluster, the broker that owns the partition of a coordinator runs it, as in Pulsar. It starts the coordinators with a log when
-it acquires their bundle, and closes them with the bundle. A log has one writer: opening it fences the one of the former owner.
+In a cluster, the broker that owns the partition of a coordinator runs it, as in Pulsar. It starts the coordinators with
+a log when it acquires their bundle, and closes them with the bundle. A log has one writer: opening it fences the writer
+of the former owner.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
 ASSIGN = TopicName(PERSISTENT, SYSTEM_NAMESPACE, COORDINATOR_ASSIGN)
 DEFAULT_COORDINATORS = HOMES
-"""Also the minimum: with fewer, sinks would move to other coordinators."""
+"""Number of coordinators by default, and the minimum: with fewer, sinks would move to other coordinators."""
 MAX_COORDINATORS = 1024
-"""Each has its own log."""
+"""Maximum number of coordinators, each of which has its own log."""
 NOT_ENABLED = "Transactions are not enabled."
 
 
@@ -47,7 +48,7 @@ class CoordinatorOwnership(Protocol):
     """Which coordinators this broker of a cluster runs."""
 
     def require_served(self, topic: TopicName) -> None:
-        """Raises ServiceNotReady unless this broker owns the bundle of `topic`."""
+        """Raise ServiceNotReady unless this broker owns the bundle of `topic`."""
 
 
 def partition_of(coordinator_id: int) -> TopicName:
@@ -56,10 +57,10 @@ def partition_of(coordinator_id: int) -> TopicName:
 
 
 class Coordinators:
-    """Owned by the broker service."""
+    """The coordinators that this broker runs, owned by the broker service."""
 
     ownership: CoordinatorOwnership | None = None
-    """None: this broker runs all coordinators."""
+    """The ownership of bundles; None if this broker runs all coordinators."""
 
     def __init__(
         self,
@@ -87,11 +88,11 @@ class Coordinators:
         return DEFAULT_COORDINATORS if document is None else document.partitions
 
     def require_enabled(self) -> None:
-        """Raises NotAllowedError if transactions are disabled."""
+        """Raise NotAllowedError if transactions are disabled."""
         if not self.is_enabled:
             raise NotAllowedError(NOT_ENABLED)
 
-    # --- which there are -----------------------------------------------------------------------------------------------
+    # --- existing coordinators -----------------------------------------------------------------------------------------
 
     def running(self) -> list[Coordinator]:
         return [each for _, each in sorted(self._context.coordinators.items())]
@@ -133,7 +134,8 @@ class Coordinators:
     async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
         """Return a transaction for an administrator, who does not connect to its coordinator first as clients do.
 
-        A coordinator that has never been used has no transactions, and is not started. Raises as `transaction`.
+        A coordinator that has never been used has no transactions, and is not started. Raises the same errors as
+        `ready`, and TransactionNotFound.
         """
         if self.begun(txn_id.most) is None and txn_id.most < self.count:
             raise not_found(txn_id)
@@ -153,7 +155,9 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the coordinator with the sink's mark and transactions. Raises as `connect`."""
+        """Return the coordinator that has the sink's mark and transactions, started. Raises the same errors as
+        `connect`.
+        """
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -176,7 +180,10 @@ class Coordinators:
                     raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
-        """Raises AdminError 406 if `count` is not higher than now, and 412 above the maximum."""
+        """Increase the number of coordinators.
+
+        Raises AdminError 406 if `count` is not higher than the current number, and 412 above the maximum.
+        """
         if count <= self.count:
             raise AdminError(
                 406,
@@ -208,10 +215,10 @@ class Coordinators:
     async def forget_sinks_of(self, name: str) -> int:
         return sum([await each.forget_sinks_of(name) for each in self.running()])
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Start those coordinators of this broker that have a log, in the background. Raises StoreError."""
+        """Start the coordinators of this broker that have a log, in the background. Raises StoreError."""
         for coordinator_id in await self.with_log():
             if self.runs(coordinator_id):
                 self._begin(coordinator_id)

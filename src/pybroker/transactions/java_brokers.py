@@ -1,8 +1,8 @@
-"""Java brokers of the same cluster, beside which this broker opens no transactions.
+"""The Java brokers of the same cluster. While one is registered, this broker opens no transactions.
 
-A Java broker that takes over a topic filters aborted messages only if its own snapshots name the topic, and ends no transaction of
-this broker's coordinators. So no transaction is opened while a Java broker is registered and could take over a topic at any time.
-Transactions that are open already continue.
+A Java broker that takes over a topic filters aborted messages only if its own snapshots contain the topic, and ends no
+transaction of this broker's coordinators. A registered Java broker could take over a topic at any time. Transactions
+that are already open continue.
 
 Limitations: the list of registered brokers is read at most once in `RENEW_MS`.
 """
@@ -30,7 +30,7 @@ class JavaBrokers:
         self._read_ms: float | None = None
 
     async def require_none(self) -> None:
-        """Raises NotAllowedError while a Java broker is registered, StoreError if the list cannot be read."""
+        """Raise NotAllowedError while a Java broker is registered, StoreError if the list cannot be read."""
         now_ms = self._clock.monotonic_ms()
         if self._read_ms is None or now_ms - self._read_ms >= RENEW_MS:
             self._found = await self._registered()
@@ -48,7 +48,7 @@ class JavaBrokers:
 
 
 def _is_java(registration: bytes) -> bool:
-    """Return whether it is the registration of a Java broker: those of this implementation name it."""
+    """Return whether this is the registration of a Java broker: registrations of pybroker contain its name."""
     try:
         document = json.loads(registration)
     except ValueError:

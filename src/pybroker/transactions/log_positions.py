@@ -12,18 +12,21 @@ from __future__ import annotations
 from pybroker.model.position import Position
 
 FEW_RECORDS = 1000
-"""A log with fewer records is not rewritten."""
+"""A log with fewer records is never rewritten."""
 RECORDS_EACH = 4
-"""With more records for each open transaction, the oldest are written again: on the average a record is written 1.3 times."""
+"""With more records than this for each open transaction, the oldest transactions are written again.
+
+On average, a record is written 1.3 times.
+"""
 AGAIN_AT_ONCE = 128
 
 
 PlaceKey = int | str
-"""A transaction by its `least`, or a sink's mark by its name."""
+"""A transaction (its `least`), or a sink's mark (the name of the sink)."""
 
 
 class LogPositions:
-    """Owned by the log of a coordinator."""
+    """The positions in the log of one coordinator."""
 
     def __init__(self) -> None:
         self._places: dict[PlaceKey, Position] = {}  # in the order of the log
@@ -33,13 +36,13 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """Note that the complete state of `key` is durable at `position`, which is higher than all earlier ones."""
+        """Record that the complete state of `key` is durable at `position`, which is higher than all earlier positions."""
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position
 
     def ended(self, key: PlaceKey) -> None:
-        """Record the durable end of a transaction or mark."""
+        """Record that the end of a transaction or mark is durable."""
         self._places.pop(key, None)
         self._being_written.discard(key)
 
@@ -59,5 +62,5 @@ class LogPositions:
         return found
 
     def given_up(self, key: PlaceKey) -> None:
-        """Record that it was not written again."""
+        """Record that a transaction or mark of `to_write_again` was not written again."""
         self._being_written.discard(key)

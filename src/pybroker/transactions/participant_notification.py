@@ -1,4 +1,4 @@
-"""Notifies all participants of the end of a transaction, with retries until each has confirmed.
+"""Notification of all participants that a transaction has ended, with retries until each has confirmed.
 
 Operation: each end has its own task; `ENDINGS_AT_ONCE` of a coordinator run at once. A failed notification is retried
 with increasing backoff, and uses no slot meanwhile, so an unreachable topic delays only its own transactions. A topic
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 ENDINGS_AT_ONCE = 32
 TOLD_AT_ONCE = 16
-"""Participants of one transaction."""
+"""Maximum number of participants of one transaction that are notified at the same time."""
 LOGGED_ATTEMPTS = 5
-"""After this number of failures a topic is logged as unreachable, once until it answers."""
+"""After this number of failures a topic is logged as unreachable, once until it responds again."""
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
 
@@ -57,7 +57,9 @@ class Ending:
 
 
 class Endings:
-    """`slots` limits the concurrent notifications of all coordinators of the broker."""
+    """The pending ends of one coordinator. `slots` limits the concurrent notifications of all coordinators of the
+    broker.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Endings:
             self._queue(ending)
 
     def close(self) -> None:
-        """Begin no more notifications. The owner of the tasks ends those that run."""
+        """Begin no more notifications. The owner of the tasks ends running notifications."""
         self._is_closed = True
         self._waiting.clear()
         self._by_id.clear()

@@ -37,19 +37,21 @@ class Kind(enum.StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`least` is the id of the transaction; each kind uses some of the other fields."""
+    """A record of the log. `least`: the number of the transaction at its coordinator. Each kind uses some of the other
+    fields.
+    """
 
     v: int
     kind: Kind
     least: int
     last: int
     opened_ms: int = 0
-    """By the wall clock."""
+    """When the transaction was opened, by the wall clock in milliseconds since 1970."""
     timeout_ms: int = 0
     owner: str | None = None
-    """The role that may use it; None for any role."""
+    """The role that may use the transaction; None for any role."""
     status: str = ""
-    """Of `WHOLE`."""
+    """The status in a `WHOLE` record."""
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     as_sent: dict[str, str] = {}
@@ -57,19 +59,19 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     sink: str = ""
     """Of a transaction: its sink, or empty; of the last three kinds: the sink of the mark."""
     batch: int = 0
-    """Of that sink."""
+    """The number of the batch in that sink."""
     writer: str = ""
-    """Of a mark: the only writer that may move it."""
+    """For a mark: the only writer that may move it."""
     run: str = ""
-    """Of a transaction of a sink: the run of its writer that opened it."""
+    """For a transaction of a sink: the run of its writer that opened it."""
     commits: tuple[int, ...] = ()
-    """Of `TOGETHER`: the `least` of committed transactions."""
+    """For `TOGETHER`: the `least` of committed transactions."""
     aborts: tuple[int, ...] = ()
-    """The same of aborted ones."""
+    """For `TOGETHER`: the `least` of aborted transactions."""
     forgets: str = ""
     """Another sink whose mark is deleted to free capacity for this one."""
     marked_ms: int = 0
-    """Of a mark: when its batch was committed, by the wall clock."""
+    """For a mark: when its batch was committed, by the wall clock."""
 
 
 class _Version(msgspec.Struct):
@@ -86,7 +88,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(payload: bytes) -> Record:
-    """Raises StoreError for an invalid record, or one of a later version."""
+    """Decode a record. Raises StoreError for an invalid record, or a record of a later version."""
     try:
         record = _DECODER.decode(payload)
     except msgspec.DecodeError as error:

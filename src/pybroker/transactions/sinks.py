@@ -5,8 +5,8 @@ A sink has a mark: its last committed batch. Batch numbers rise, so a batch at o
 effect. One log record both moves the mark and commits the batch's transactions, so both are durable together.
 
 A mark belongs to a writer, the name of the program that numbers the batches (a query with its checkpoint). Another
-writer has its own numbers, and its batches would be taken for repeats and lost. It is therefore refused until it
-explicitly takes over.
+writer numbers its batches independently, so its batches would be taken for repeats and lost. It is therefore refused
+until it explicitly takes over.
 
 The number of marks is limited, and each holder has a share (`waiting/fair_shares.py`). At the limit, a new sink
 replaces the least recently moved mark of its holder, or of all holders when all marks are in use. Only a mark that has
@@ -26,7 +26,7 @@ from pybroker.waiting.fair_shares import UNKNOWN, FairShares, Holder, holder_of_
 HOMES = 16
 """Coordinators that keep marks: the minimum number of coordinators, so that a sink's never changes."""
 MAX_NAME = 256
-"""Characters of the name of a sink, a writer and a run."""
+"""Maximum number of characters in the name of a sink, a writer, or a run."""
 MAX_BATCH = (1 << 63) - 1
 
 
@@ -38,9 +38,9 @@ class Asking(NamedTuple):
     """The caller of an operation on a sink."""
 
     owner: str | None
-    """Its role; None without authorization."""
+    """The role of the caller; None without authorization."""
     may_all: bool
-    """Whether it is a super user, or there is no authorization."""
+    """Whether the caller is a super user, or there is no authorization."""
     holder: Holder = UNKNOWN
 
     def may(self, owner: str | None) -> bool:
@@ -54,7 +54,7 @@ class Label(NamedTuple):
     batch: int
     writer: str
     run: str
-    """A run of the writer: a later run leaves no transaction of an earlier one open."""
+    """The run of the writer. The first transaction of a later run aborts open transactions of earlier runs."""
 
 
 class Mark(NamedTuple):
@@ -63,13 +63,16 @@ class Mark(NamedTuple):
     batch: int
     writer: str
     owner: str | None
-    """The role that may move it; None for any role."""
+    """The role that may move the mark; None for any role."""
     marked_ms: int
     """When the batch was committed, by the wall clock."""
 
 
 class Marks:
-    """Invariant: marks are in the order of their last move."""
+    """The marks (last committed batches) of the sinks of one coordinator.
+
+    Invariant: marks are in the order of their last move.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}
@@ -99,18 +102,20 @@ class Marks:
                 return False
             raise InvalidTxnStatus(
                 f"the sink {label.sink} belongs to the writer {mark.writer!r}, and batches of {label.writer!r} would be taken for "
-                "its: use another name for this sink, or take it over when the other one has ended for good"
+                "its: use another name for this sink, or take it over when the other writer has ended permanently"
             )
         return label.batch <= mark.batch
 
     def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
-        """Return the sink whose mark must be deleted for this one, or empty. Raises TooManyRequests without capacity."""
+        """Return the sink whose mark must be deleted so that `sink` can get one; "" if none must be deleted. Raises
+        TooManyRequests without capacity.
+        """
         if sink in self._marks or self.counts.may_take(holder, most):
             return ""
         is_full = self.counts.is_full(most)
         for each, mark in self._marks.items():
             if now_ms - mark.marked_ms < stands_for_ms:
-                break  # All marks behind this one moved later.
+                break  # All later marks in the order moved later.
             if is_full or self._holders[each] == holder.name:
                 return each
         refusal = self.counts.refusal(
@@ -131,7 +136,7 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Count the mark for the holder `name`, unless a role owns it or its holder is known.
+        """Let the mark use the share of the holder `name`, unless a role owns the mark or its holder is known.
 
         `put` cannot set such a holder, because the records of the log contain roles, but no addresses.
         """
@@ -141,7 +146,7 @@ class Marks:
             self._hold(sink, name)
 
     def of(self, name: str) -> list[str]:
-        """Return the sinks whose marks count for the holder `name`."""
+        """Return the sinks whose marks use the share of the holder `name`."""
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
@@ -163,7 +168,7 @@ class Marks:
 class OpenOfSinks:
     """The open transactions of each sink, grouped by writer and run.
 
-    A run with thousands of transactions can find those of other runs without examining its own.
+    A run with thousands of transactions can find the transactions of other runs without examining its own.
     """
 
     def __init__(self) -> None:
@@ -187,7 +192,7 @@ class OpenOfSinks:
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
-        """As `of`, without the transactions of the writer and run of `label`."""
+        """Return the same as `of`, without the transactions of the writer and run of `label`."""
         own = (label.writer, label.run)
         runs = self._by_sink.get(label.sink, {})
         return sorted(least for run, leasts in runs.items() if run != own for least in leasts)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 SLACK = 1000
 LONGEST_MS = 100 * 365 * 24 * 3600 * 1000
-"""A longer timeout is none: clients can send larger numbers than timers accept."""
+"""Longer timeouts count as this one, because clients can send larger numbers than timers accept."""
 
 
 class Timeouts:
-    """Times are those of a monotonic clock, in milliseconds."""
+    """The timeouts of the transactions of one coordinator, in milliseconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -24,7 +24,7 @@ class Timeouts:
 
     @property
     def next_ms(self) -> float | None:
-        """When `due` must be called next; None without transactions."""
+        """The time at which `due` must be called next; None without transactions."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, least: int, due_ms: float) -> None:
@@ -38,7 +38,7 @@ class Timeouts:
         return found
 
     def tidy(self, live: int, is_open: Callable[[int], bool]) -> None:
-        """Remove ended transactions if there are more than the `live` ones and the slack."""
+        """Remove ended transactions from the heap if they outnumber the `live` ones by more than the slack."""
         if len(self._heap) > 2 * live + SLACK:
             self._heap = [each for each in self._heap if is_open(each[1])]
             heapq.heapify(self._heap)

@@ -1,7 +1,8 @@
 """The durable log of one coordinator, on a managed ledger: append, read all, and trim.
 
 Operation: the order of the log is the order of the `append` calls. A durable record moves the position of its
-transaction (`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
+transaction (`log_positions.py`), and so the cursor, which stays at the lowest position. Whole ledgers before the cursor
+are trimmed.
 
 Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused
 too, `failed` is called once, and the owner reads everything again from a newly opened log.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 CURSOR = "transaction.subscription"
-"""Pulsar's name."""
+"""Name of the log's cursor, as in Pulsar."""
 READ_AT_ONCE = 256
 _READ_BYTES = 1 << 20
 _ENDED = (Kind.COMMITTED, Kind.ABORTED)
@@ -38,13 +39,13 @@ WholeOf = Callable[[PlaceKey], Record | None]
 
 
 class TransactionLog(ManagedLedgerListener):
-    """Exists from `open` to `close` or the first failure."""
+    """The open log of one coordinator, from `open` to `close` or the first failure."""
 
     def __init__(self, managed: ManagedLedger, cursor: ManagedCursor, whole_of: WholeOf) -> None:
         self.managed = managed
         self.cursor = cursor
         self.failed: Callable[[StoreError], None] | None = None
-        """Called once; set by the owner."""
+        """Called once, when the log has failed; set by the owner."""
         self.appended = 0
         self._whole_of = whole_of
         self._places = LogPositions()
@@ -150,7 +151,7 @@ class TransactionLog(ManagedLedgerListener):
             self._places.ended(record.sink)
 
     def _let_go(self) -> None:
-        """Allow trimming of everything before the first needed record."""
+        """Move the cursor to the first needed record, so that everything before it can be trimmed."""
         last = self.managed.last_confirmed
         if last.entry_id < 0:
             return

@@ -1,8 +1,9 @@
-"""Slots for new transactions: limited by the number at one coordinator, and by the memory of the transactions of all.
+"""Slots for new transactions: limited by the number of transactions at one coordinator, and by the memory of the
+transactions of all coordinators.
 
-A request waits while its holder has its share (`waiting/fair_shares.py`). Waiting holders are served round robin, so a
-holder that has its share delays no other. When too many requests wait, the newest request of the holder with most of
-them is refused.
+A request waits while its holder has used its share (`waiting/fair_shares.py`). Waiting holders are served round robin,
+so a holder that has used its share delays no other. When too many requests wait, the newest request of the holder with
+most waiting requests is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TransactionLimits:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.sizes = FairShares()
-        """Bytes of the transactions that have not ended, at all coordinators."""
+        """Limit in bytes for the transactions that have not ended, over all coordinators."""
 
     @property
     def limit_bytes(self) -> int:
@@ -59,7 +60,7 @@ class TransactionLimits:
 
 
 class TransactionSlot:
-    """Counts for its holder until the transaction itself is counted."""
+    """A slot for one new transaction. It uses the share of its holder until the transaction itself is counted."""
 
     def __init__(self, state: CoordinatorState, holder: Holder) -> None:
         self.holder = holder
@@ -76,7 +77,10 @@ class TransactionSlot:
 
 
 class TransactionSlots(Admissions[Holder, TransactionSlot]):
-    """Invariant: a request waits only if it cannot be served, unless a limit was raised."""
+    """The slots of one coordinator.
+
+    Invariant: a request waits only if it cannot be served, unless a limit was raised.
+    """
 
     def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:
         """`state` returns the current state, which is a new object each time the log is read again."""

@@ -1,1 +1,1 @@
-"""Primitives for requests and tasks that wait: locks by name, fair queues, and rates."""
+"""Primitives for requests and tasks that wait: locks by name, fair queues, shares of limited resources, and rates."""

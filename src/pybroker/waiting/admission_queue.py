@@ -39,17 +39,19 @@ class Admissions(ABC, Generic[Address, Unit]):
 
     @abstractmethod
     def give_back(self, address: Address, unit: Unit) -> None:
-        """Return a unit that was granted in the moment when its request ended, so that the request never used it."""
+        """Take back a unit that was granted to a request which ended at the same moment, so that the unit was never
+        used.
+        """
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
-        """Return the time after which one of the waiting `addresses` may be admitted without a returned unit, such
-        as for a rate; None if time alone changes nothing.
+        """Return the milliseconds after which one of the waiting `addresses` may be admitted even if no unit is
+        returned (for rates); None if time alone changes nothing.
         """
         return None
 
 
 class Waiter(Generic[Address, Unit]):
-    """`admitted` is the future of the unit."""
+    """A waiting request. `admitted` is the future of its unit."""
 
     __slots__ = ("address", "admitted", "name")
 
@@ -80,8 +82,8 @@ class AdmissionQueue(Generic[Address, Unit]):
         return len(self._queue)
 
     async def enter(self, address: Address, timeout_s: float, name: str = "") -> Unit:
-        """Return a unit, immediately or after a wait. The requests of an address are admitted round robin over their
-        names.
+        """Return a unit of the resource, immediately or after a wait of up to `timeout_s`. The requests of one address
+        are admitted round robin over their names.
 
         Raises QueueFull, TimeoutError, and the errors given to `refuse_all`.
         """

@@ -1,7 +1,7 @@
 """A queue that serves addresses round robin, and the names of an address round robin, so that many requests of one name
 delay no other name.
 
-Pure. The address may be that of a client, or the holder of a share (`fair_shares.py`).
+Pure. The address may be a client's address, or the holder of a share (`fair_shares.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class FairQueue(Generic[A, T]):
         return self._counts.get(address, 0)
 
     def add(self, address: A, name: str, waiter: T) -> T | None:
-        """Return the waiter that was removed to keep the limits, which may be `waiter` itself."""
+        """Add a waiter.
+
+        Return the waiter that was removed to keep the limits, perhaps `waiter` itself; None if none was.
+        """
         queue = self._queues.setdefault(address, OrderedDict()).setdefault(name, OrderedDict())
         assert waiter not in queue, "waits already"
         queue[waiter] = None
@@ -68,14 +71,14 @@ class FairQueue(Generic[A, T]):
         names = self._queues[address]
         name, queue = next(iter(names.items()))
         waiter = next(iter(queue))
-        # Behind the others, if more waiters of them remain.
+        # At the end, if more waiters of the name or address remain.
         names.move_to_end(name)
         self._queues.move_to_end(address)
         self.remove(address, name, waiter)
         return waiter
 
     def remove(self, address: A, name: str, waiter: T) -> bool:
-        """Return False if `waiter` is not in the queue."""
+        """Remove a waiter. Return False if it is not in the queue."""
         names = self._queues.get(address)
         queue = None if names is None else names.get(name)
         if names is None or queue is None or waiter not in queue:

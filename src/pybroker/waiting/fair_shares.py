@@ -4,7 +4,7 @@ Pure. A resource has a limit in units (transactions, leases, streams, bytes). A 
 units, which the broker cannot take away. The rule:
 
 - one sixteenth of the limit is reserved for operators (super users);
-- a holder may take more while it has less than three times the free units of the rest.
+- a holder may take more units while it has less than three times the free unreserved units.
 
 So a single holder gets at most three quarters of the unreserved units, and two greedy holders get three sevenths each.
 A new holder always finds free units. No request is refused while less than three quarters are in use.
@@ -21,7 +21,7 @@ FREE_MULTIPLE = 3
 
 
 class Holder(NamedTuple):
-    """The account that units count for: a role, or without authentication a connection or a client address."""
+    """The account to which used units are charged: a role, or without authentication a connection or a client address."""
 
     name: str
     is_operator: bool = False
@@ -29,7 +29,7 @@ class Holder(NamedTuple):
 
 
 UNKNOWN = Holder("unknown")
-"""Of units that clients without a role took before the broker restarted."""
+"""The holder of units that clients without a role took before the broker restarted."""
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
@@ -38,7 +38,7 @@ def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
 
 
 class FairShares:
-    """Units of one resource by holder. Owned by the resource.
+    """The used units of one resource, by holder.
 
     The limit is an argument, because configuration keys can change while the broker runs. Invariant: every listed
     holder has at least one unit, and `used` is the sum.
@@ -70,7 +70,10 @@ class FairShares:
         return limit - limit // RESERVE_DIVISOR - self.used
 
     def add(self, name: str, count: int) -> None:
-        """`count` may be negative. Existing units are counted even over the limit."""
+        """Change the units of a holder by `count`, which may be negative.
+
+        Existing units are counted even over the limit.
+        """
         now = self.used_by(name) + count
         assert now >= 0, f"{name} gave back more than it took"
         self.used += count

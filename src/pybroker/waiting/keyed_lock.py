@@ -1,6 +1,7 @@
 """Locks by name for asyncio tasks.
 
-Invariant: a lock passes to the next waiter, or becomes free, however the task that holds it or waits for it ends.
+Invariant: when the task that holds or waits for a lock ends, even by an error or cancellation, the lock passes to the
+next waiter or becomes free.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class KeyedLock(Generic[Name]):
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether the task that has the lock runs. A lock that was passed to a task that does not run yet
+        """Return whether a task has the lock and has continued with it. A lock that was just passed to a waiting task
         does not count.
         """
         owner = self._table.owner(name)
@@ -58,7 +59,8 @@ class KeyedLock(Generic[Name]):
 
     @asynccontextmanager
     async def held(self, name: Name, purpose: str = "") -> AsyncIterator[None]:
-        """Hold the lock of `name`, after all earlier requests. `purpose` is for the error texts of those that wait.
+        """Hold the lock of `name` within this context, after all earlier requests. `purpose` is for error texts of
+        other requests.
 
         Raises the errors of the wait context.
         """
@@ -72,7 +74,9 @@ class KeyedLock(Generic[Name]):
             self._release(name, request)
 
     async def passed(self, name: Name) -> None:
-        """Wait for all present holders and waiters of the lock. The wait context is not used: the caller limits the wait."""
+        """Wait until all current holders and waiters of the lock have released it. The wait context is not used: the
+        caller must limit the wait.
+        """
         if self.is_held(name):
             request = _Request("")
             await self._wait_in(nullcontext(), name, request)

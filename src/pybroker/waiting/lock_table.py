@@ -15,8 +15,10 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class LockTable(Generic[Name, Owner]):
-    """Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in
-    the queue of its own lock.
+    """The held locks and their queues.
+
+    Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in the
+    queue of its own lock.
     """
 
     __slots__ = ("_owners", "_queues")
@@ -36,7 +38,7 @@ class LockTable(Generic[Name, Owner]):
         return len(self._queues.get(name, ()))
 
     def take(self, name: Name, owner: Owner) -> bool:
-        """Return whether the lock was free and is taken now."""
+        """Take the lock, or add `owner` to its queue. Return whether the lock was free and is taken now."""
         if name in self._owners:
             return False
         self._owners[name] = owner
@@ -50,7 +52,7 @@ class LockTable(Generic[Name, Owner]):
         queue[waiter] = None
 
     def leave(self, name: Name, waiter: Owner) -> bool:
-        """Return False if `waiter` is not in the queue."""
+        """Remove a waiter from the queue. Return False if it is not in the queue."""
         queue = self._queues.get(name)
         if queue is None or waiter not in queue:
             return False

@@ -3,7 +3,7 @@
 A holder has a share of the permits (`fair_shares.py`), because a slow client can keep a permit for a long time. Waiting
 holders are served round robin.
 
-Invariant: a taken permit is released, however the task that holds it ends.
+Invariant: a taken permit is released when its task ends, even by an error or cancellation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.waiting.fair_shares import FairShares, Holder
 
 
 class NoPermit(Exception):
-    """The queue is full, or the wait has reached its time limit."""
+    """No permit was granted: the queue is full, or the wait has reached its time limit."""
 
 
 class Permits(Admissions[Holder, None]):
@@ -26,11 +26,14 @@ class Permits(Admissions[Holder, None]):
     """
 
     def __init__(self, permits: int, max_waiting: int) -> None:
-        """`max_waiting`: when one more task waits, the newest one of the holder with most waiting tasks is refused."""
+        """`max_waiting`: maximum number of waiting tasks.
+
+        Above it, the newest task of the holder with most waiting tasks is refused.
+        """
         assert permits > 0
         self.permits = permits
         self.shares = FairShares()
-        """Taken permits by holder."""
+        """Number of taken permits by holder."""
         self._queue: AdmissionQueue[Holder, None] = AdmissionQueue(self, max_waiting)
 
     @property
@@ -48,7 +51,7 @@ class Permits(Admissions[Holder, None]):
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:
             whose = "" if full.is_newcomer else ", most of them of this client"
-            raise NoPermit(f"too many wait already{whose}") from None
+            raise NoPermit(f"too many requests are waiting already{whose}") from None
         except TimeoutError as error:
             raise NoPermit(f"waited for {timeout_s:g} s") from error
         try:

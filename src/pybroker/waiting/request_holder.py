@@ -1,4 +1,4 @@
-"""The holder whose shares the current request uses.
+"""The holder (account) whose shares of limited resources the current request uses.
 
 The servers of the binary protocol and of HTTP run each request in a task and set `ASKING` in its context, which queues
 in lower layers read. The broker's own work runs as the holder `BROKER`, which is not limited to a share.

@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Admission(NamedTuple, Generic[T]):
-    """The result for a newcomer: whether it has a slot, and the occupant that lost its slot to it."""
+    """The result of `Slots.admit`: whether the newcomer has a slot, and the occupant that lost its slot to it."""
 
     is_admitted: bool
     displaced: T | None = None
 
 
 class Slots(Generic[T]):
-    """`limit` slots, at most `limit_per_address` of them for each address; 0 is no limit.
+    """Up to `limit` slots, and up to `limit_per_address` for each address; 0 means no limit.
 
     Invariants: an occupant counts for its address until it leaves or is displaced; only an unsettled occupant is displaced.
     """
@@ -49,7 +49,7 @@ class Slots(Generic[T]):
         return self._counts[address]
 
     def admit(self, occupant: T, address: str) -> Admission[T]:
-        """Admit `occupant`, which is not settled yet, if it may have a slot."""
+        """Give a slot to `occupant` if possible. The occupant is unsettled until `settle`."""
         assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
         if 0 < self._limit_per_address <= self._counts[address]:
@@ -79,7 +79,7 @@ class Slots(Generic[T]):
             del self._unsettled_of[address]
 
     def unsettle(self, occupant: T) -> None:
-        """Treat `occupant` like a new one. Does nothing if it has no slot."""
+        """Allow displacement of `occupant` again, as if it were new. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant not in self._unsettled:
             self._unsettle(occupant, address)

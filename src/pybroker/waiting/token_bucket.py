@@ -31,13 +31,13 @@ class TokenBucket:
         return int(self._available)
 
     def spend(self, units: int) -> None:
-        """The balance may become negative."""
+        """Use units, even if the balance becomes negative."""
         self._available -= units
 
     def add(self, units: int) -> None:
-        """Permit `units` in addition. Unused ones are kept until the next call, not longer."""
+        """Permit additional `units`. If they are not used, they lapse at the next call of `available`."""
         self._available = min(self._available, self.units) + units
 
     def wait_ms(self) -> int:
-        """Return the time from the last call of `available` until a unit is available."""
+        """Return the milliseconds from the last call of `available` until a unit is available."""
         return max(0, ceil((1 - self._available) * self.period_ms / self.units))

@@ -1,4 +1,4 @@
-"""A limit of how many requests wait, with a share for each holder, and of how long each waits."""
+"""A limit of the number of waiting requests, with a share for each holder, and of the waiting time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.waiting.fair_shares import FairShares, Holder
 
 
 class WaitRefused(Exception):
-    """The request may not wait. The text says why."""
+    """The request may not wait, because too many wait already. The text contains the reason."""
 
 
 class WaitTimedOut(Exception):
@@ -18,17 +18,17 @@ class WaitTimedOut(Exception):
 
 
 class WaitLimit:
-    """Invariant: `count` requests are within `waiting`."""
+    """The limit for one kind of request. Invariant: `count` is the number of open `waiting` contexts."""
 
     def __init__(self, key: str) -> None:
         """`key`: the configuration key of the limit, for error texts."""
         self._key = key
         self.shares = FairShares()
-        """Waiting requests by holder."""
+        """Number of waiting requests by holder."""
         self.refused_total = 0
-        """Requests that could not wait, because the limit was reached."""
+        """Number of requests that could not wait, because the limit was reached."""
         self.late_total = 0
-        """Requests that have waited until their deadline."""
+        """Number of requests that waited until their deadline."""
 
     @property
     def count(self) -> int:
@@ -36,7 +36,7 @@ class WaitLimit:
 
     @asynccontextmanager
     async def waiting(self, holder: Holder, limit: int, timeout_s: float) -> AsyncIterator[None]:
-        """Count a request of `holder` that only waits within this context. Raises WaitRefused, WaitTimedOut."""
+        """Count a request of `holder` as waiting within this context. Raises WaitRefused, WaitTimedOut."""
         if not self.shares.may_take(holder, limit):
             self.refused_total += 1
             raise WaitRefused(self.shares.refusal(holder, limit, "waiting requests", self._key))

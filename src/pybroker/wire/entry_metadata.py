@@ -48,7 +48,7 @@ NO_KEY = b"NONE_KEY"
 
 
 def message_start(entry: bytes | memoryview) -> int:
-    """Return the offset of the client's entry; 0 without a prefix added by the broker."""
+    """Return the offset of the entry as the client sent it: after the broker's prefix, or 0 without one."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
@@ -220,7 +220,10 @@ def _not_negative(time_ms: int) -> int:
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
-    """Return the chunk, or None for a whole message. Never raises. One search for the tag usually suffices."""
+    """Return message and number of the chunk in this entry; None for a whole message.
+
+    Never raises. One search for the tag usually suffices.
+    """
     uuid = b""
     index = count = 0
     try:
@@ -287,10 +290,11 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """Return the ordering key, else the decoded key, else producer and sequence id.
+    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key, else the decoded key,
+    else producer name and sequence id.
 
-    For a batch, only its own metadata counts. An entry with unreadable metadata has the key NONE_KEY, because it is too
-    late to refuse the entry.
+    For a batch, only the metadata of the entry counts, not of its messages. An entry with unreadable metadata has the
+    key NONE_KEY, because it is too late to refuse the entry.
     """
     try:
         pos, end = metadata_span(entry)

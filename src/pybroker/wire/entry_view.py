@@ -31,10 +31,11 @@ _MAX_OTHER_FIELDS = 10_000
 
 
 class MessageOfEntry(NamedTuple):
-    """`batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size, or for a message of a
-    batch its uncompressed payload; -1 if unknown.
+    """A message of an entry for display. `batch_index` is -1 for an entry that is not a batch. `size_bytes` is the
+    stored size, or for a message of a batch its uncompressed payload; -1 if unknown.
 
-    `key` is the key that Key_Shared uses for the message alone: the ordering key, else the key.
+    `key` is the key by which Key_Shared would select the consumer of this message alone: the ordering key, else the
+    key.
     """
 
     batch_index: int
@@ -46,7 +47,9 @@ class MessageOfEntry(NamedTuple):
 
 
 class EntryView(NamedTuple):
-    """`problem` is the reason why the messages cannot be separated; empty if they can."""
+    """The messages of an entry for display. `problem` is the reason why the messages cannot be separated; empty if they
+    can.
+    """
 
     messages: Sequence[MessageOfEntry]
     batch_size: int

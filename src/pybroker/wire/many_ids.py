@@ -3,7 +3,7 @@ between.
 
 Such a command may be as long as a frame. It is scanned twice: first its fields, which may be in any order, then the
 ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command, and the last one has the request id.
-Of a cumulative ACK only the last id is returned, because only that counts.
+Of a cumulative ACK only the last id is returned, because the others have no effect.
 
 Limits: a step scans at most `SLICE_STEPS` fields or words; only the command and one slice are in memory.
 """
@@ -38,7 +38,7 @@ _INT32_MAX = (1 << 31) - 1
 Slice = Ack | Redeliver | None
 """None: no result yet, but other connections should be served."""
 NO_MORE = object()
-"""Marks the end of the slices."""
+"""Returned after the last slice."""
 
 
 class ManyIds:
@@ -47,7 +47,10 @@ class ManyIds:
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
     def __init__(self, command: str, data: bytes, start: int, end: int, max_words: int) -> None:
-        """`command` is ACK or REDELIVER. At most `max_words` of an ack set are kept: no batch has more messages."""
+        """`command` is ACK or REDELIVER.
+
+        At most `max_words` words of an ack set are used: no batch has more messages.
+        """
         self.command = command
         self._data = data
         self._start = start

@@ -16,7 +16,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import encode, encode_range
 
 NO_REQUEST_ID = (1 << 64) - 1
-"""Request id -1, unsigned, of an ERROR or CLOSE_* that answers no request."""
+"""Request id -1, unsigned, of an ERROR or CLOSE_* that is no response to a request."""
 _MASK_64 = (1 << 64) - 1
 
 _SIZES = Struct(">II").pack
@@ -96,8 +96,8 @@ def send_receipts(
 def send_receipts_of_one_id(
     producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], id_part: int
 ) -> bytes:
-    """Encode receipts with the same message id: ledger id and entry id are both `id_part`. Otherwise as
-    `send_receipts`.
+    """Encode receipts with the same message id: ledger id and entry id are both `id_part`. Used for non-persistent
+    topics; otherwise like `send_receipts`.
     """
     producer = b"\x08" + encode(producer_id) + b"\x10"
     message_id = b"\x08" + encode(id_part) + b"\x10" + encode(id_part)
@@ -136,7 +136,8 @@ def messages(
     epoch = b"" if consumer_epoch < 0 else b"\x28" + encode(consumer_epoch)
     id_and_epoch = id_end + epoch
     fixed_size = len(consumer) + 1 + len(ledger)
-    # Neighbouring ids usually have the same lengths: parts that depend only on those are rebuilt when they change.
+    # Neighbouring ids usually have the same lengths: parts that depend only on the lengths are rebuilt when these
+    # change.
     entry_size = tail_size = command_size = -1
     head = b""
     parts: list[bytes] = []

@@ -25,7 +25,7 @@ without end.
 
 
 class SessionState(enum.Enum):
-    """State of a connection."""
+    """The state of a client's connection."""
 
     CONNECTING = "connecting"
     AUTHENTICATING = "authenticating"
@@ -80,7 +80,7 @@ _TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
 
 
 class KeepAlive(enum.Enum):
-    """Action after a keep-alive tick."""
+    """Action of the broker when a keep-alive interval ends."""
 
     NOTHING = "nothing"
     PING = "ping"

@@ -19,7 +19,7 @@ _MARKER_PRODUCER = "pulsar.marker"
 
 
 class OfTransaction(NamedTuple):
-    """Transaction of an entry."""
+    """The transaction to which an entry belongs, or whose end a marker records."""
 
     txn: TxnId
     ends: TxnAction | None
@@ -29,10 +29,7 @@ class OfTransaction(NamedTuple):
 
 
 def of_transaction(entry: bytes) -> OfTransaction | None:
-    """Return the transaction, or None without one and for invalid metadata. Never raises.
-
-    One search for the bytes of the tag usually suffices.
-    """
+    """Return the transaction of an entry; None without one, and for invalid metadata. Never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(_LEAST_BYTES, start, end) < 0:

@@ -1,4 +1,5 @@
-"""A client of ZooKeeper 3.6 or newer for asyncio: the part that a broker needs. It knows nothing of the broker.
+"""An asyncio client of ZooKeeper 3.6 or newer, with the operations that a broker needs. It does not depend on the
+broker.
 
 Start with `client.py`. `session.py` has the rules of a session without IO, `operations.py` the requests and answers,
 `jute.py` the encoding of single values, `addresses.py` the text `host1:2181,host2:2181/chroot`.
@@ -24,10 +25,10 @@ API::
     client.holds_session()                    # by this process's clock; check it before an act that needs ownership
     await client.close()                      # ends the session: its ephemeral nodes disappear at once
 
-Sessions: `SessionEvent.SUSPENDED` (no connection), `RECONNECTED` (the same session again), `LOST` (the session is over, by
-the server's word or by the client's own clock), `RENEWED` (another session; ephemeral nodes of the former one are gone or
-will be). After RECONNECTED and RENEWED all watches are set again, but changes since SUSPENDED were not reported: read
-again what the watches cover.
+Sessions: `SessionEvent.SUSPENDED` (no connection), `RECONNECTED` (the same session again), `LOST` (the session is over,
+as the server reports or by the client's own clock), `RENEWED` (a new session exists; the ephemeral nodes of the former
+session are or will be deleted). After RECONNECTED and RENEWED all watches are set again, but changes since SUSPENDED
+were not reported: read the watched nodes again.
 
 Errors: `ZooKeeperError` and its subclasses, one for each code of the server. `ConnectionLoss`: the request was sent and
 its answer is lost, so a change may or may not have happened. `NotSent`, a `ZooKeeperError` too: it certainly did not happen.

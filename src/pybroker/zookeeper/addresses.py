@@ -10,14 +10,16 @@ MAX_SERVERS = 100
 
 @dataclass(frozen=True, slots=True)
 class ServerAddresses:
-    """`chroot` is "" or a path without a slash at its end; all paths of the client are below it."""
+    """The servers of one ensemble and the chroot. `chroot` is "" or a path without a slash at its end; all paths of the
+    client are below it.
+    """
 
     servers: tuple[tuple[str, int], ...]
     chroot: str = ""
 
     @classmethod
     def parse(cls, text: str) -> ServerAddresses:
-        """Parse `host1:2181,host2,[::1]:2181/chroot`. Raises ValueError that names the wrong part."""
+        """Parse `host1:2181,host2,[::1]:2181/chroot`. Raises ValueError; its text contains the wrong part."""
         hosts, slash, chroot = text.strip().partition("/")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:
@@ -37,7 +39,7 @@ class ServerAddresses:
 
 
 def require_path(path: str) -> None:
-    """Raises ValueError for a path that ZooKeeper refuses."""
+    """Raise ValueError for a path that ZooKeeper refuses."""
     if not path.startswith("/") or (path.endswith("/") and path != "/"):
         raise ValueError(f"{path!r} is not a path: it begins with a slash and ends without one")
     for segment in path[1:].split("/"):

@@ -4,8 +4,8 @@ Operation: one task keeps a connection to one of the servers. Requests are writt
 together, and answered in their order. Without a connection they wait, up to `operation_timeout_ms` and
 `max_outstanding_requests`.
 
-Concurrency: everything on one event loop. Events and watches are called from the loop's read callback, before later
-answers: after an event for a node, a read returns what the event announced, or newer.
+Concurrency: everything on one event loop. Listeners and watches are called from the loop's read callback, before later
+responses: after an event for a node, a read returns the announced state or a newer one.
 
 Limitations: no one-time watches, no read-only mode; SASL with DIGEST-MD5 only.
 """
@@ -89,21 +89,21 @@ _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Limits and credentials. `acl` is that of all nodes that the client creates."""
+    """Limits and credentials of a client. `acl`: the access control list of all nodes that the client creates."""
 
     session_timeout_ms: int = 30_000
     operation_timeout_ms: int = 30_000
-    """The longest wait of a request for a connection."""
+    """The longest time for which a request waits for a connection."""
     max_request_bytes: int = 0xFFFFF - 1024
-    """Larger requests are refused here: the server would close the connection (its `jute.maxbuffer`)."""
+    """Larger requests raise TooLarge: the server would close the connection (its `jute.maxbuffer`)."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """Larger answers fail their own request only."""
+    """A larger response only fails its own request."""
     max_outstanding_requests: int = 10_000
     tls: ssl.SSLContext | None = None
     credentials: tuple[tuple[str, bytes], ...] = ()
     """Scheme and data of each identity, such as ("digest", b"user:password")."""
     sasl: SaslCredentials | None = None
-    """Each connection logs in with DIGEST-MD5 before it is used."""
+    """The credentials for DIGEST-MD5, by which each connection logs in before it is used."""
     acl: tuple[Acl, ...] = OPEN_ACL
     clock_ms: Callable[[], float] = boot_time_ms
 
@@ -134,7 +134,9 @@ def _retrieve(done: asyncio.Future[Any]) -> None:
 
 
 class Watch:
-    """A persistent watch of a node, and of all below it if it is recursive. Belongs to the client, across sessions."""
+    """A persistent watch of a node, and of all nodes below it if it is recursive. It stays across sessions, until it is
+    removed.
+    """
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class Watch:
         return event.path == self.path
 
     def remove(self) -> None:
-        """End the watch. The server is asked to forget it, without waiting for its answer."""
+        """End the watch. The server is asked to remove it; the call does not wait for the response."""
         self._remove(self)
 
 
@@ -189,7 +191,7 @@ class _Link(asyncio.Protocol):
 
 
 class ZooKeeperClient:
-    """One session after another with one ensemble. `start` comes first; `close` ends the session."""
+    """A client of one ensemble, with one session after another. Call `start` first; `close` ends the session."""
 
     def __init__(
         self, addresses: ServerAddresses, options: ClientOptions | None = None, random: Random | None = None
@@ -224,7 +226,7 @@ class ZooKeeperClient:
         """Why the last connection ended or could not be opened."""
         self._reason = ""  # why this side ends the connection
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SessionState:
@@ -232,7 +234,7 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """0 without a session."""
+        """The id of the session; 0 without a session."""
         return self._session.session_id
 
     @property
@@ -241,23 +243,29 @@ class ZooKeeperClient:
 
     @property
     def last_zxid(self) -> int:
-        """The newest change that an answer to this client included. Later changes have greater numbers."""
+        """The id (zxid) of the newest change that a response to this client included. Later changes have higher ids."""
         return self._session.last_zxid
 
     def holds_session(self) -> bool:
-        """Return whether the session certainly exists now. Asks the clock, so it is right immediately after a freeze."""
+        """Return whether the session certainly exists now. The result depends on the clock, so it is correct even
+        immediately after the process was frozen.
+        """
         return self._session.holds(self._clock_ms())
 
     def confirmed_ago_ms(self) -> float:
-        """Return how long ago the newest answered request was sent."""
+        """Return how many milliseconds ago the newest request was sent that the server has answered."""
         return self._clock_ms() - self._session.confirmed_ms
 
     def listen(self, listener: SessionListener) -> None:
-        """Call `listener` for each event of the session, before requests that fail by it continue. It must not fail."""
+        """Register `listener`, which is called for each event of the session, before requests that fail because of the
+        event raise. It must not raise.
+        """
         self._listeners.append(listener)
 
     async def start(self, deadline_s: float) -> None:
-        """Return with a session. Raises ConnectionLoss after `deadline_s`, and AuthFailed; the client is closed then."""
+        """Connect, and return when a session exists. Raises ConnectionLoss after `deadline_s` seconds, and AuthFailed;
+        the client is then closed.
+        """
         assert not self._is_started, "started twice"
         self._is_started = True
         self._tasks.start(self._keep_connected(), "connection")
@@ -315,7 +323,7 @@ class ZooKeeperClient:
         return await self._submit(Operation.GET, wire.path_and_no_watch(self._full(path)), path, wire.read_value)
 
     async def exists(self, path: str) -> Stat | None:
-        """Return None without the node."""
+        """Return the stat of the node; None if it does not exist."""
         try:
             return await self._submit(Operation.EXISTS, wire.path_and_no_watch(self._full(path)), path, wire.read_stat)
         except NoNode:
@@ -353,12 +361,12 @@ class ZooKeeperClient:
         return await self._submit(Operation.SET, body, path, wire.read_stat)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises NoNode, BadVersion, NotEmpty."""
+        """Delete the node. Raises NoNode, BadVersion, NotEmpty."""
         body = wire.path_and_version(self._full(path), version)
         await self._submit(Operation.DELETE, body, path, wire.read_nothing)
 
     async def multi(self, changes: Sequence[ChangeOp]) -> list[ChangeResult]:
-        """Perform all changes or none. Raises the error of the first one that fails, with its index."""
+        """Perform all changes or none. Raises the error of the first failing change, with its index."""
         body = wire.multi_body([change._replace(path=self._full(change.path)) for change in changes], self._acl)
         try:
             results = await self._submit(Operation.MULTI, body, "", wire.read_multi)
@@ -375,13 +383,13 @@ class ZooKeeperClient:
         ]
 
     async def multi_read(self, reads: Sequence[ReadOp]) -> list[ReadResult]:
-        """Return the result of each read, which is an error if it failed. All are of one moment."""
+        """Return the result of each read, which is an error if it failed. All results are from one moment."""
         body = wire.multi_read_body([read._replace(path=self._full(read.path)) for read in reads])
         paths = [read.path for read in reads]
         return await self._submit(Operation.MULTI_READ, body, "", lambda reader: wire.read_multi_read(reader, paths))
 
     async def sync(self, path: str) -> None:
-        """Return when the server of this client knows all changes that were committed before the call."""
+        """Return when the server of this client has all changes that were committed before the call."""
         await self._submit(Operation.SYNC, pack_text(self._full(path)), path, wire.read_nothing)
 
     # --- watches -----------------------------------------------------------------------------------------------------
@@ -389,8 +397,8 @@ class ZooKeeperClient:
     def watch(self, path: str, listener: EventListener, *, is_recursive: bool) -> Watch:
         """Report changes from now on, also in later sessions. The node need not exist. `listener` must not fail.
 
-        Requests that are made after this call are answered by a server that has the watch. Refused, the watch stays
-        without events, and its future `added` has the error.
+        A server that answers a request made after this call has the watch. If the server refuses the watch, no events
+        come, and the future `added` raises the error.
         """
         assert all(each.is_recursive == is_recursive for each in self._watches if each.path == path)
         added: asyncio.Future[None] = self._loop.create_future()
@@ -415,7 +423,8 @@ class ZooKeeperClient:
         error = answer.exception()
         if error is None:
             watch.added.set_result(None)
-        elif not isinstance(error, ConnectionLoss | NotSent):  # after those it is set again with the others
+        # after these requests, it is set again together with the other watches
+        elif not isinstance(error, ConnectionLoss | NotSent):
             watch.added.set_exception(error)
 
     def _remove_watch(self, watch: Watch) -> None:
@@ -472,7 +481,7 @@ class ZooKeeperClient:
         self._unwritten.append(data)
 
     def _flush(self) -> None:
-        """Write what was collected, unless the process was frozen meanwhile for longer than the session lasts."""
+        """Write the collected requests, unless the process was frozen meanwhile for longer than the session lasts."""
         data, self._unwritten = self._unwritten, []
         if self._is_lost(self._clock_ms()):
             return  # its requests fail when the connection has ended
@@ -502,7 +511,7 @@ class ZooKeeperClient:
                 await asyncio.sleep(pause_s * self._random.uniform(0.5, 1))
 
     async def _connection(self, host: str, port: int) -> bool:
-        """Open one connection and return when it ended. Return whether the server accepted it."""
+        """Open one connection, and return when it has ended. Return whether the server accepted it."""
         try:
             async with asyncio.timeout(self._connect_timeout_s()):
                 _, link = await self._loop.create_connection(
@@ -625,7 +634,9 @@ class ZooKeeperClient:
                 self._send_login(token)
 
     def _established(self, event: SessionEvent | None) -> None:
-        """In order: credentials, watches, the listeners, then the requests that waited."""
+        """Start to use an accepted connection: send credentials, set watches, call listeners, then send the requests
+        that waited.
+        """
         now_ms = self._clock_ms()
         self._unanswered_credentials = len(self.options.credentials)
         for scheme, data in self.options.credentials:
@@ -669,7 +680,7 @@ class ZooKeeperClient:
                 watch.listener(event)
 
     def _lost(self) -> None:
-        """The session is over: the listeners know it before any request of the next session is made."""
+        """Handle the end of the session: call the listeners before any request of the next session is sent."""
         if self._link is not None and self._handshake is not None and self._handshake.done():
             self._link.write(self._session.farewell())  # frees the ephemeral nodes early, if it arrives
         self._end_connection("the session is lost")

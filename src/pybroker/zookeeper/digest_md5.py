@@ -1,9 +1,9 @@
-"""SASL login with DIGEST-MD5 (RFC 2831), as ZooKeeper servers with a JAAS file offer it. Rules without IO.
+"""SASL login with DIGEST-MD5 (RFC 2831), as ZooKeeper servers with a JAAS file support it. No IO.
 
     client: empty token --> server: challenge --> client: response --> server: proof that it knows the password too
 
-The proof (`rspauth`) is verified before the connection is used. A challenge is bounded, and everything in it that the response
-depends on must occur once and be what this client supports.
+The proof (`rspauth`) is verified before the connection is used. The size of a challenge is limited. Each of its values
+on which the response depends must occur once and be supported by this client.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 from pybroker.zookeeper.errors import AuthFailed
 
 MAX_CHALLENGE_BYTES: Final = 2048
-"""The limit of the RFC."""
+"""Maximum size of a challenge in bytes, as in the RFC."""
 DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
-"""Service and host as ZooKeeper servers expect them, whatever their host is."""
+"""Service and host name as ZooKeeper servers expect them, whatever their real host name is."""
 _NONCE_COUNT = "00000001"
 _DIRECTIVE = re.compile(r'\s*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s,"]+)\s*(?:,|$)')
 
 
 class SaslCredentials(NamedTuple):
-    """The password is not shown."""
+    """User and password. `repr` does not show the password."""
 
     user: str
     password: str

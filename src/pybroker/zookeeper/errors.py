@@ -32,7 +32,7 @@ class NoAuth(ZooKeeperError, code=-102):
 
 
 class BadVersion(ZooKeeperError, code=-103):
-    """The node has another version."""
+    """The node has another version than expected."""
 
 
 class NoChildrenForEphemerals(ZooKeeperError, code=-108):
@@ -68,19 +68,19 @@ class ThrottledOperation(ZooKeeperError, code=-127):
 
 
 class ConnectionLoss(ZooKeeperError, code=-4):
-    """The request was sent and its answer is lost: a change may or may not have happened."""
+    """The request was sent and its response is lost: a change may or may not have happened."""
 
 
 class NotSent(ZooKeeperError):
-    """The request was not sent: it certainly did not happen."""
+    """The request was not sent, so the change certainly did not happen."""
 
 
 class TooLarge(ZooKeeperError):
-    """A request larger than the server accepts, which was not sent; or an answer larger than the client's limit."""
+    """A request larger than the server accepts, which was not sent; or a response larger than the client's limit."""
 
 
 class DamagedAnswer(ZooKeeperError):
-    """The answer cannot be decoded. The client closes the connection."""
+    """The response cannot be decoded. The client closes the connection."""
 
 
 _TEXTS = {

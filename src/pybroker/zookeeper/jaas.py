@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 
 
 def sasl_credentials(text: str, section: str) -> SaslCredentials:
-    """Return user and password of the section. Raises ValueError, whose text contains nothing of the file's values."""
+    """Return user and password of the section. Raises ValueError; its text contains no value of the file."""
     tokens = _tokens(text)
     try:
         start = tokens.index(section)

@@ -1,7 +1,7 @@
-"""Requests and answers of ZooKeeper as pure functions: each operation has an encoder of its body and a decoder.
+"""Encoding of ZooKeeper's requests and decoding of its responses, as pure functions for each operation.
 
-Paths are those of the server, so they include the chroot. Layout of a request: length i32, xid i32, operation i32, body.
-Layout of an answer: length i32, xid i32, zxid i64, error i32, body, which is absent after an error.
+Paths are as the server sees them, so they include the chroot. Layout of a request: length i32, xid i32, operation i32,
+body. Layout of an answer: length i32, xid i32, zxid i64, error i32, body, which is absent after an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
 
 
 class Operation(IntEnum):
-    """Numbers of the operations in the protocol."""
+    """The number of each operation in the protocol."""
 
     DELETE = 2
     EXISTS = 3
@@ -56,7 +56,9 @@ class CreateMode(IntEnum):
 
 
 class Stat(NamedTuple):
-    """`ephemeral_owner` is the id of the session, 0 for other nodes. `cversion` counts the changes of the children."""
+    """The metadata of a node. `ephemeral_owner` is the id of the session for an ephemeral node, 0 for other nodes.
+    `cversion` counts the changes of the children.
+    """
 
     czxid: int
     mzxid: int
@@ -72,7 +74,9 @@ class Stat(NamedTuple):
 
 
 class NodeEventType(IntEnum):
-    """A recursive watch reports the first three, another one CHILDREN_CHANGED too."""
+    """The kind of a change. A recursive watch reports only the first three; a watch of a single node reports
+    CHILDREN_CHANGED too.
+    """
 
     CREATED = 1
     DELETED = 2
@@ -88,7 +92,7 @@ class NodeEvent(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """`permissions` is a sum of read 1, write 2, create 4, delete 8, admin 16."""
+    """One entry of an access control list. `permissions` is a sum of read 1, write 2, create 4, delete 8, admin 16."""
 
     permissions: int
     scheme: str
@@ -101,7 +105,7 @@ CREATOR_ACL = (Acl(31, "auth", ""),)
 
 
 class CreateOp(NamedTuple):
-    """A creation within a multi. The parent must exist, or be created before."""
+    """A creation within a multi. The parent must exist, or be created earlier in the multi."""
 
     path: str
     value: bytes = b""
@@ -109,7 +113,7 @@ class CreateOp(NamedTuple):
 
 
 class SetOp(NamedTuple):
-    """A new value within a multi."""
+    """A change of a value within a multi."""
 
     path: str
     value: bytes
@@ -124,20 +128,20 @@ class DeleteOp(NamedTuple):
 
 
 class CheckOp(NamedTuple):
-    """Lets the multi fail if the node has another version."""
+    """A condition within a multi: the node must have this version, or the multi fails."""
 
     path: str
     version: int
 
 
 class GetOp(NamedTuple):
-    """Reads value and stat."""
+    """A read of value and stat within a multi-read."""
 
     path: str
 
 
 class ChildrenOp(NamedTuple):
-    """Reads the names of the children."""
+    """A read of the names of the children within a multi-read."""
 
     path: str
 
@@ -157,12 +161,12 @@ def read_stat(reader: Reader) -> Stat:
 
 
 def path_and_no_watch(path: str) -> bytes:
-    """Body of EXISTS, GET and CHILDREN."""
+    """Encode the body of EXISTS, GET and CHILDREN, without a watch."""
     return pack_text(path) + b"\0"
 
 
 def path_and_version(path: str, version: int) -> bytes:
-    """Body of DELETE and CHECK."""
+    """Encode the body of DELETE and CHECK."""
     return pack_text(path) + pack_int(version)
 
 
@@ -215,7 +219,7 @@ def remove_watches_body(path: str) -> bytes:
 
 
 def set_watches_body(last_zxid: int, persistent: list[str], recursive: list[str]) -> bytes:
-    """The three lists of one-time watches stay empty."""
+    """Encode the body that sets persistent watches again. The three lists of one-time watches stay empty."""
     nothing = pack_texts([])
     return b"".join((pack_long(last_zxid), nothing, nothing, nothing, pack_texts(persistent), pack_texts(recursive)))
 
@@ -228,7 +232,7 @@ def _multi_header(operation: Operation) -> bytes:
     return _MULTI_HEADER.pack(operation, 0, -1)
 
 
-# --- bodies of answers -----------------------------------------------------------------------------------------------
+# --- bodies of responses ---------------------------------------------------------------------------------------------
 
 
 def read_value(reader: Reader) -> tuple[bytes, Stat]:
@@ -244,11 +248,11 @@ def read_children(reader: Reader) -> list[str]:
 
 
 def read_nothing(reader: Reader) -> None:
-    """The body has nothing that a caller needs."""
+    """Decode the response to a request without a result."""
 
 
 def read_multi(reader: Reader) -> list[ChangeResult]:
-    """Raises the error of the first failing operation, with its index."""
+    """Decode the response to a multi. Raises the error of the first failing operation, with its index."""
     results: list[ChangeResult] = []
     failed: ZooKeeperError | None = None
     while True:
@@ -276,7 +280,7 @@ def read_multi(reader: Reader) -> list[ChangeResult]:
 
 
 def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
-    """`paths` are those of the request, for the texts of errors."""
+    """Decode the response to a multi-read. `paths` are the paths in the request, for error texts."""
     results: list[ReadResult] = []
     while True:
         operation, is_end, _ = reader.unpack(_MULTI_HEADER)
@@ -296,6 +300,6 @@ def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
 
 
 def read_event(reader: Reader) -> NodeEvent | None:
-    """Return None for an event that is not about a node, or of an unknown type."""
+    """Decode a watch event. Return None for an event that is not about a node, or of an unknown type."""
     number, _, path = reader.integer(), reader.integer(), reader.text()
     return NodeEvent(NodeEventType(number), path) if 1 <= number <= 4 else None

@@ -1,18 +1,19 @@
 """The rules of one ZooKeeper session, without IO: bytes and times in, bytes and events out. `client.py` drives it.
 
 A session lives in the servers and moves between connections. The server forgets it when it has received nothing for the
-negotiated time-out, and deletes its ephemeral nodes. A client without a connection is never told, so it must decide by its
-own clock, and must decide earlier than the server.
+negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide
+by its own clock that the session is lost, and earlier than the server.
 
 Deadline: `confirmed_ms` is the time at which the newest *answered* request was sent. The server received that request
-later, so it keeps the session at least until `confirmed_ms` + time-out. The session counts as lost at 5/6 of the time-out
-after it. The time of the answer would be wrong: after a freeze of this process, an old answer may lie in the socket's buffer.
+later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the
+timeout after it. The time of the response would be wrong: after this process was frozen, an old response may be in the
+socket's buffer.
 
-    CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server's word)
+    CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server)
                        ^------------- LOST         any state --> CLOSED
 
-Invariants: answers belong to requests in their order; a request is either answered, or returned by `disconnected`; once LOST
-is reported, nothing of the former session is used.
+Invariants: responses have the order of their requests. A request either gets a response, or is returned by
+`disconnected`. After LOST is reported, the former session is not used.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from pybroker.zookeeper.jute import Reader, pack_buffer
 from pybroker.zookeeper.operations import NodeEvent, Operation, read_event
 
 PING_SHARE: Final = 1 / 6
-"""Share of the time-out after which an idle connection sends a ping."""
+"""Share of the timeout after which an idle connection sends a ping."""
 SILENCE_SHARE: Final = 1 / 2
-"""Share of the time-out after which a connection with an unanswered request is given up; another server is tried."""
+"""Share of the timeout after which a connection with an unanswered request is closed, to try another server."""
 LOST_SHARE: Final = 5 / 6
-"""Share of the time-out after which the session counts as lost. The value of Java brokers."""
+"""Share of the timeout after which the session counts as lost. Java brokers use the same value."""
 MAX_FRAME_BYTES: Final = 1 << 30
-"""A longer frame can only be the start of something that is not ZooKeeper."""
+"""A longer frame means that the peer is not a ZooKeeper server."""
 
-_CONNECT = Struct(">iqiq")  # protocol version, last zxid, time-out, session id; then password and read-only flag
-_CONNECTED = Struct(">iiq")  # protocol version, time-out, session id; then password
+_CONNECT = Struct(">iqiq")  # protocol version, last zxid, timeout, session id; then password and read-only flag
+_CONNECTED = Struct(">iiq")  # protocol version, timeout, session id; then password
 _REQUEST = Struct(">iii")  # length, xid, operation
 _ANSWER = Struct(">iqi")  # xid, zxid, error code
 _LENGTH = Struct(">i")
@@ -54,20 +55,20 @@ _MAX_XID = (1 << 31) - 1
 
 
 class SessionState(Enum):
-    """See the diagram above."""
+    """The state of a session; see the diagram above."""
 
     CONNECTING = "connecting"
-    """There was no session yet."""
+    """No session exists yet."""
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """There is a session and no connection."""
+    """The session exists, without a connection."""
     LOST = "lost"
-    """The session is over. The client asks for another one."""
+    """The session is over. The client requests a new one."""
     CLOSED = "closed"
 
 
 class SessionEvent(Enum):
-    """A change that listeners hear of. The package describes each."""
+    """A change of the session that listeners are notified of. The package docstring describes each."""
 
     SUSPENDED = "suspended"
     RECONNECTED = "reconnected"
@@ -76,7 +77,9 @@ class SessionEvent(Enum):
 
 
 class Answer(NamedTuple):
-    """`body` is None if the answer was larger than the limit, and was dropped. `token` is that of the request."""
+    """The response to a request. `body` is None if the response was larger than the limit and was dropped. `token` is
+    the token of the request.
+    """
 
     token: object
     code: int
@@ -90,17 +93,19 @@ class Established(NamedTuple):
 
 
 class LoginDue(NamedTuple):
-    """The server accepted the connection. Requests of the login follow, then `opened`."""
+    """The server accepted the connection. The caller sends the requests of the login, then calls `opened`."""
 
 
 class Refused(NamedTuple):
-    """The server knows the session no more; the next connection asks for another one. `event` is None if it was lost before."""
+    """The server does not know the session any more; the next connection requests a new one. `event` is None if the
+    session was lost before.
+    """
 
     event: SessionEvent | None
 
 
 class AuthAnswered(NamedTuple):
-    """The answer to one of the credentials. The server closes the connection if it does not accept them."""
+    """The response to one of the credentials. The server closes the connection if it does not accept them."""
 
     is_accepted: bool
 
@@ -109,7 +114,7 @@ Received: TypeAlias = Answer | NodeEvent | Established | LoginDue | Refused | Au
 
 
 class Due(Enum):
-    """What `due` asks for."""
+    """The action that a connection needs now, as `due` returns it."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -117,7 +122,7 @@ class Due(Enum):
 
 
 class FrameReader:
-    """Cuts received bytes into frames. Of a frame above the limit only the first bytes are kept."""
+    """Splits received bytes into frames. Of a frame above the limit, only the first bytes are kept."""
 
     KEPT_BYTES = _ANSWER.size
 
@@ -128,7 +133,7 @@ class FrameReader:
         self._bytes_to_drop = 0
 
     def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """Return each complete frame, and whether it was cut. Raises DamagedAnswer for an impossible length."""
+        """Return each complete frame, and whether it was truncated. Raises DamagedAnswer for an impossible length."""
         frames: list[tuple[bytes, bool]] = []
         data = self._buffer + data if self._buffer else data
         position, end = 0, len(data)
@@ -169,14 +174,14 @@ class _Accepted(NamedTuple):
 
 
 class SessionTicket(NamedTuple):
-    """What a later process needs to end the session of this one. The password is a secret."""
+    """The values with which a later process can end the session of this process. The password is a secret."""
 
     session_id: int
     password: bytes
 
 
 class Session:
-    """One client's session and its current connection."""
+    """The state of one client's session and of its current connection."""
 
     def __init__(self, timeout_ms: int, max_answer_bytes: int, *, needs_login: bool = False) -> None:
         """`needs_login`: each connection must log in before other requests are sent."""
@@ -186,7 +191,7 @@ class Session:
         self.state = SessionState.CONNECTING
         self.session_id = 0
         self.timeout_ms = timeout_ms
-        """The negotiated time-out, once there was a session."""
+        """The negotiated timeout, after the first session was established."""
         self.last_zxid = 0
         self.confirmed_ms = 0.0
         self._password = _NO_PASSWORD
@@ -206,14 +211,20 @@ class Session:
         return SessionTicket(self.session_id, self._password)
 
     def resume(self, ticket: SessionTicket) -> None:
-        """Ask for that session with the first connection; if the server has ended it, with the next one for a new session."""
+        """Request the session of `ticket` with the first connection.
+
+        If the server has ended it, the next connection requests a new session.
+        """
         assert self.state is SessionState.CONNECTING, "before the first connection"
         self.session_id, self._password = ticket
 
     # --- connections -------------------------------------------------------------------------------------------------
 
     def connect(self, now_ms: float) -> bytes:
-        """Begin a connection: return its first bytes. They ask for the present session, or for another one without any."""
+        """Begin a connection, and return the first bytes to send.
+
+        They request the current session, or a new one if there is none.
+        """
         assert not self._pending, "disconnected comes first"
         assert self.state is not SessionState.CONNECTED
         self._frames = FrameReader(self._max_answer_bytes)
@@ -227,7 +238,9 @@ class Session:
         return _LENGTH.pack(len(body)) + body
 
     def disconnected(self) -> tuple[list[object], SessionEvent | None]:
-        """The connection ended. Return the tokens of unanswered requests, and SUSPENDED if that is news."""
+        """Handle the end of the connection. Return the tokens of unanswered requests, and SUSPENDED if the session was
+        connected.
+        """
         tokens = [token for _, _, token in self._pending]
         self._pending.clear()
         self._pings.clear()
@@ -256,7 +269,7 @@ class Session:
         return _REQUEST.pack(8, 0, Operation.CLOSE_SESSION)
 
     def close(self) -> None:
-        """The client wants no session any more."""
+        """Refuse all further use, because the client ends the session."""
         self.state = SessionState.CLOSED
 
     @property
@@ -266,7 +279,7 @@ class Session:
     # --- received bytes ----------------------------------------------------------------------------------------------
 
     def received(self, data: bytes, now_ms: float) -> list[Received]:
-        """Return what the bytes mean. After LOST the rest is dropped, and the caller must end the connection.
+        """Decode received bytes. After LOST the rest is dropped, and the caller must end the connection.
 
         Raises DamagedAnswer, after which the connection cannot be used.
         """
@@ -350,11 +363,11 @@ class Session:
         return self.has_session and now_ms < self.lost_at_ms
 
     def check(self, now_ms: float) -> SessionEvent | None:
-        """Return LOST if the session's time is over: then the connection, if there is one, must end."""
+        """Return LOST if the session's time is over; the connection, if there is one, must then end."""
         return self._lose() if self.has_session and now_ms >= self.lost_at_ms else None
 
     def due(self, now_ms: float) -> Due:
-        """Return what the connection needs at `now_ms`. Call `check` first."""
+        """Return the action that the connection needs at `now_ms`. Call `check` first."""
         if self.state is not SessionState.CONNECTED:
             return Due.NOTHING
         oldest_ms = self._oldest_unanswered_ms()
@@ -363,7 +376,7 @@ class Session:
         return Due.PING if now_ms >= self._last_sent_ms + self.timeout_ms * PING_SHARE else Due.NOTHING
 
     def next_check_ms(self) -> float | None:
-        """Return the earliest time at which `check` or `due` may have news; None without a session."""
+        """Return the earliest time at which `check` or `due` may return a new result; None without a session."""
         if not self.has_session:
             return None
         if self.state is SessionState.SUSPENDED:

@@ -1,3 +1,4 @@
-"""Routes of the broker and its cluster: lookup, health, configuration, clusters, OpenAPI. Each module is a noun of the
-API and has `routes()`.
+"""Routes of the broker and its cluster: lookup, health, configuration, clusters, OpenAPI.
+
+Each module covers one kind of resource and has a function `routes()`.
 """

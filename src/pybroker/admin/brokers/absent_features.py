@@ -1,6 +1,7 @@
-"""Features of Pulsar that this broker does not have: functions, IO connectors, packages.
+"""Routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
 
-Tools check for them before use. The responses are those of a Pulsar broker without these features.
+Admin tools call these routes before they use a feature. The broker responds like a Pulsar broker without these
+features.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def routes() -> list[Route]:
 
 
 async def refuse_functions(_call: Call) -> Response:
-    """Answer 409: there is no functions worker."""
+    """Return 409, because there is no functions worker."""
     raise AdminError(409, "This broker does not support functions, sources and sinks: it has no functions worker")
 
 
 async def refuse_packages(_call: Call) -> Response:
-    """Answer 503: there is no package storage."""
+    """Return 503, because there is no package storage."""
     raise AdminError(503, "Package management is not supported by this broker")

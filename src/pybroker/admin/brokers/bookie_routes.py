@@ -1,7 +1,7 @@
-"""`/admin/v2/bookies`: the bookies of the cluster and their racks, as a Java broker lists them.
+"""`/admin/v2/bookies`: bookies of the cluster and their racks, in the format of a Java broker.
 
-Without ledgers on BookKeeper, the lists are empty. Racks are shown as the cluster's other tools have stored them; this broker
-chooses bookies at random and does not change racks.
+Without ledgers on BookKeeper, the lists are empty. Racks are shown as other tools of the cluster have stored them. This
+broker ignores racks when it chooses bookies, and does not change racks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.errors import AdminError, StoreError
 BOOKIES = "/admin/v2/bookies"
 RACKS = BOOKIES + "/racks-info"
 COOKIES_PATH = "/ledgers/cookies"
-"""Each bookie that was ever started has a node here, also while it is stopped."""
+"""Path in the metadata store with one node for each bookie that was ever started, including stopped bookies."""
 RACKS_PATH = "/bookies"
 
 
@@ -34,7 +34,7 @@ def routes() -> list[Route]:
 
 
 async def list_bookies(call: Call) -> Response:
-    """List the bookies of the cluster, also those that do not run."""
+    """List the bookies of the cluster, including stopped bookies."""
     call.require_superuser()
     if call.broker.ledgers.store.bookies() is None:
         return json_response({"bookies": []})
@@ -43,7 +43,7 @@ async def list_bookies(call: Call) -> Response:
 
 
 async def list_racks(call: Call) -> Response:
-    """Return the racks of bookies by group."""
+    """Return the racks of all bookies, by group."""
     call.require_superuser()
     return json_response(await _racks(call))
 
@@ -59,7 +59,7 @@ async def get_rack(call: Call) -> Response:
 
 
 async def refuse_rack(call: Call) -> Response:
-    """Answer 404 without bookies; otherwise 405: this broker does not place entries by racks."""
+    """Return 405, because this broker does not place entries by rack; 404 without ledgers on BookKeeper."""
     call.require_superuser()
     if call.broker.ledgers.store.bookies() is None:
         raise AdminError(

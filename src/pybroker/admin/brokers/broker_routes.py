@@ -1,4 +1,4 @@
-"""`/admin/v2/brokers`: the list of brokers, health, and configuration."""
+"""`/admin/v2/brokers`: list of brokers, health, and configuration."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def routes() -> list[Route]:
 
 
 async def list_brokers(call: Call) -> Response:
-    """List the registered brokers; a broker that is alone lists itself."""
+    """List the registered brokers of the cluster. A standalone broker lists itself."""
     call.require_superuser()
     return json_response(broker_ids(call))
 
 
 async def list_brokers_of_cluster(call: Call) -> Response:
-    """List the registered brokers of this broker's cluster. 412 for another cluster."""
+    """List the registered brokers of this broker's cluster. 412 for any other cluster."""
     call.require_superuser()
     return json_response(broker_ids(call))
 
 
 async def get_leader(call: Call) -> Response:
-    """Return the elected leader. 404 while the cluster has none."""
+    """Return the elected leader broker. 404 while the cluster has no leader."""
     call.require_superuser()
     membership = call.broker.membership
     if membership is None:
@@ -73,15 +73,16 @@ async def get_leader(call: Call) -> Response:
 
 
 async def check_backlog_quotas(call: Call) -> Response:
-    """Check backlog quotas now, like the periodic check."""
+    """Check all backlog quotas now. The broker also checks them periodically."""
     call.require_superuser()
     await call.broker.maintenance.check_backlog_quotas()
     return no_content()
 
 
 async def get_health(call: Call) -> Response:
-    """Run a health check. `brokerId` may name another broker of the cluster: 307 leads to it. topicVersion is ignored, as in
-    Pulsar.
+    """Run a health check.
+
+    With `brokerId` of another broker in the cluster, redirects (307) to it. `topicVersion` is ignored, as in Pulsar.
     """
     call.require_superuser()
     named = call.query("brokerId")
@@ -92,8 +93,8 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_ready(call: Call) -> Response:
-    """Return whether clients can connect: the broker has started, is not stopping, and has disk space. `/ready` answers
-    without credentials.
+    """Return whether clients can connect: the broker has started, is not stopping, and has disk space. `/ready`
+    requires no credentials.
     """
     reason = call.broker.unready_reason()
     if reason is not None:
@@ -116,14 +117,14 @@ async def get_runtime_settings(call: Call) -> Response:
 
 
 async def get_overrides(call: Call) -> Response:
-    """Return settings that were changed at run time. They persist over restarts."""
+    """Return the settings that were changed at run time. These changes survive restarts."""
     call.require_superuser()
     return json_response(call.broker.dynamic.overrides())
 
 
 async def set_override(call: Call) -> Response:
-    """Set a dynamic configuration key. The value takes effect immediately and replaces the file's value after a
-    restart. 412: not a dynamic key.
+    """Set a dynamic configuration key. The value takes effect immediately, and overrides the configuration file after a
+    restart. 412 if the key is not dynamic.
 
     A key without effect in pybroker, or an invalid value, is stored and logged. `runtime` shows the effective values.
     """
@@ -133,14 +134,14 @@ async def set_override(call: Call) -> Response:
 
 
 async def remove_override(call: Call) -> Response:
-    """Restore the value with which the broker was started."""
+    """Restore the value from the start of the broker."""
     call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
     return empty_ok()
 
 
 async def list_owned_namespaces(call: Call) -> Response:
-    """List the bundles of a broker of the cluster; without a cluster, those with loaded topics."""
+    """List the bundles that a broker of the cluster owns. A standalone broker lists bundles with loaded topics."""
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
@@ -163,7 +164,7 @@ async def list_owned_namespaces(call: Call) -> Response:
 
 
 async def get_internal_configuration(call: Call) -> Response:
-    """Return the locations of metadata and ledgers, in the format of Pulsar's tools."""
+    """Return the locations of metadata and ledgers, in the format that Pulsar's tools expect."""
     call.require_superuser()
     config = call.config
     url = config.metadata_store_url or (
@@ -182,7 +183,9 @@ async def get_internal_configuration(call: Call) -> Response:
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop the broker, as on SIGTERM: clients reconnect elsewhere, cursors are written. All topics are closed at once."""
+    """Stop the broker, as on SIGTERM: clients are disconnected, cursors are stored, and topics are closed
+    concurrently.
+    """
     call.require_superuser()
     if call.broker.request_stop is None:
         raise AdminError(405, "This broker is embedded in another program. Stop it there.")
@@ -191,7 +194,9 @@ async def shut_down(call: Call) -> Response:
 
 
 def _redirect_to_broker(call: Call, named: str) -> Response:
-    """Return 307 to the same call at a registered broker. Raises AdminError 404 without such a broker."""
+    """Return a redirect (307) to the same path at a registered broker. Raises AdminError 404 if it is not
+    registered.
+    """
     membership = call.broker.membership
     found = None if membership is None else membership.brokers().get(named)
     if found is None:
@@ -203,7 +208,7 @@ def _redirect_to_broker(call: Call, named: str) -> Response:
 
 
 def require_this_broker(call: Call, named: str) -> None:
-    """Raise AdminError 404 for the id of another broker."""
+    """Check that `named` is the id of this broker. Raises AdminError 404."""
     if named != broker_id(call):
         raise unknown_broker(named)
 

@@ -1,5 +1,7 @@
-"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration. The migration is stored
-and returned but has no effect; the others restrict the brokers that a cluster's leader chooses.
+"""`/admin/v2/clusters/{cluster}/...`: failure domains, namespace isolation policies, and migration of a cluster.
+
+Failure domains and isolation policies restrict the brokers that a cluster's leader chooses. The migration is stored and
+returned, but has no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def routes() -> list[Route]:
 
 
 async def list_failure_domains(call: Call) -> Response:
-    """List failure domains. The list is empty for a missing cluster, as in Pulsar."""
+    """List failure domains. As in Pulsar, the list is empty for a missing cluster."""
     call.require_superuser()
     return json_response(await call.broker.cluster_documents.failure_domains(call.name("cluster")))
 
@@ -60,7 +62,7 @@ async def get_failure_domain(call: Call) -> Response:
 
 
 async def set_failure_domain(call: Call) -> Response:
-    """Create or replace a failure domain. A broker can be in only one."""
+    """Create or replace a failure domain. A broker can belong to only one failure domain."""
     cluster = _used_cluster(call)
     domain = await call.json(FailureDomain)
     await call.broker.cluster_documents.put_failure_domain(cluster, call.name("domain"), domain)
@@ -73,7 +75,7 @@ async def delete_failure_domain(call: Call) -> Response:
 
 
 async def list_isolation_policies(call: Call) -> Response:
-    """List isolation policies. 404 if the cluster never had any."""
+    """List isolation policies. 404 if no isolation policy was ever set for the cluster."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -90,7 +92,7 @@ async def get_isolation_policy(call: Call) -> Response:
 
 
 async def set_isolation_policy(call: Call) -> Response:
-    """Create or replace an isolation policy. Its lists are RE2 regular expressions, without lookaround and
+    """Create or replace an isolation policy. Its patterns are RE2 regular expressions, without lookaround and
     back-references.
     """
     cluster, name = _used_cluster(call), call.name("policy")
@@ -109,19 +111,19 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return which isolation policies match each broker of the cluster."""
+    """Return, for each broker of the cluster, the isolation policies that match it."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return which isolation policies match a broker, which need not exist."""
+    """Return the isolation policies that match a broker, which need not exist."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response(isolation_of(call.name("broker"), policies))
 
 
 async def get_migration(call: Call) -> Response:
-    """Return the target of the cluster's migration. 404 without one."""
+    """Return the cluster to which this cluster migrates. 404 without a migration."""
     call.require_superuser()
     cluster = call.name("cluster")
     policies = await call.broker.cluster_documents.migration(cluster)
@@ -134,7 +136,7 @@ async def get_migration(call: Call) -> Response:
 
 
 async def set_migration(call: Call) -> Response:
-    """Set the migration; `migrated=true` marks it complete. Clients are not redirected."""
+    """Set the migration target; `migrated=true` marks the migration as complete. Clients are not redirected."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -145,7 +147,7 @@ async def set_migration(call: Call) -> Response:
 
 
 def _used_cluster(call: Call) -> str:
-    """Return the cluster of the path. Raises AdminError 412 if it does not exist."""
+    """Return the cluster in the path. Raises AdminError 412 if it does not exist."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

@@ -1,4 +1,4 @@
-"""`/admin/v2/clusters`: clusters that tenants and namespaces can use, and their addresses."""
+"""`/admin/v2/clusters`: clusters that tenants and namespaces can use, with their addresses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def update_cluster(call: Call) -> Response:
 
 
 async def delete_cluster(call: Call) -> Response:
-    """Delete a cluster. 412 while a namespace uses it or it has an isolation policy."""
+    """Delete a cluster. 412 while a namespace uses it, or while it has an isolation policy."""
     call.require_superuser()
     name = call.name("cluster")
     if await call.broker.cluster_documents.isolation_policies(name):
@@ -78,7 +78,7 @@ async def get_peers(call: Call) -> Response:
 
 
 async def set_peers(call: Call) -> Response:
-    """Set the clusters that can replace this one after a failure. A body of `null` removes them."""
+    """Set the peer clusters, which can replace this cluster after a failure. A body of `null` removes them."""
     call.require_superuser()
     name, peers = call.name("cluster"), await call.optional_json(list[str])
     _existing_cluster(call, name)

@@ -1,6 +1,7 @@
-"""`/admin/v3/data-snapshots`: consistent snapshots of the data directory, from which `pybroker backup` copies.
+"""`/admin/v3/data-snapshots`: consistent snapshots of the data directory, which `pybroker backup` copies.
 
-Superusers only. The path is returned only to clients on the broker's host, because others cannot read the files.
+Requires a superuser. The path is returned only to clients on the broker's host, because other clients cannot read the
+files.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -20,7 +21,7 @@ SNAPSHOTS = "/admin/v3/data-snapshots"
 
 
 class DataSnapshotShown(msgspec.Struct, omit_defaults=True):
-    """A snapshot. It expires after `expiresInMillis` unless renewed."""
+    """A data snapshot. It expires after `expiresInMillis` unless it is renewed."""
 
     id: str
     lineage: str
@@ -40,7 +41,7 @@ def routes() -> list[Route]:
 
 
 async def create(call: Call) -> Response:
-    """Take a snapshot of all stored data. Only one can exist."""
+    """Take a snapshot of all stored data. Only one snapshot can exist at a time."""
     snapshots = _snapshots(call)
     try:
         return _shown(call, snapshots, await snapshots.create())
@@ -49,7 +50,7 @@ async def create(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """Return the existing snapshot in a list, or an empty list."""
+    """Return a list with the existing snapshot; empty without one."""
     snapshots = _snapshots(call)
     current = snapshots.current
     return json_response([] if current is None else [_description(call, snapshots, current)])

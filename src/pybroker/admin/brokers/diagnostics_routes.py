@@ -1,6 +1,6 @@
-"""`/admin/v3/diagnostics`: stacks, recent log, disk and memory of the process, for problem reports.
+"""`/admin/v3/diagnostics`: stacks, recent log, disk and memory usage of the process, for problem reports.
 
-Superusers only. Values of secret configuration keys are masked everywhere.
+Requires a superuser. Values of secret configuration keys are masked everywhere.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -32,11 +32,11 @@ _TASKS_PER_SLICE = 50
 _FRAMES = 8
 _MASK = "****"
 _LEAST_SECRET = 4
-"""Minimum length of a masked secret. Shorter ones would match ordinary words."""
+"""Minimum length of a masked secret. Shorter values would match ordinary words."""
 
 
 class DiagnosticsShown(msgspec.Struct):
-    """Sizes are in bytes. `tasks` has at most 1,000 of `taskCount` tasks."""
+    """Diagnostics of the process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` tasks."""
 
     version: str
     python: str

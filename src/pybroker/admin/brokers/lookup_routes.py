@@ -1,4 +1,4 @@
-"""`/lookup/v2/topic`: the broker and bundle of a topic."""
+"""`/lookup/v2/topic`: the broker that serves a topic, and the topic's bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the REST API of this broker. The console shows it at `/docs`."""
+"""`/openapi.json`: description of this broker's REST API. The console shows it at `/docs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.version import __version__
 
 
 class OpenApiRoutes:
-    """Generates the document at the first request."""
+    """Route of the OpenAPI document, which is generated at the first request."""
 
     def __init__(self, others: Sequence[BaseRoute]) -> None:
         self._others = others

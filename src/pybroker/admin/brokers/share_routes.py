@@ -1,7 +1,6 @@
-"""`/admin/v3/shares`: the usage of shared resources by role or address, and an operation that releases everything one
-of them uses.
+"""`/admin/v3/shares`: usage of shared resources by role or address, and release of all resources of one holder.
 
-`waiting/fair_shares.py` limits the shares.
+`waiting/fair_shares.py` enforces the shares.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HOLDER = Query(
 
 
 class LiveConnections(Protocol):
-    """The open streams of live figures."""
+    """Open streams of live figures in the console."""
 
     shares: FairShares
 
@@ -41,7 +40,7 @@ class LiveConnections(Protocol):
         """Maximum number of streams."""
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder` and return their number."""
+        """End all streams of `holder`. Return their number."""
 
 
 class _Resource(NamedTuple):
@@ -53,7 +52,7 @@ class _Resource(NamedTuple):
 
 
 class ShareRoutes:
-    """Owned by the HTTP server."""
+    """Routes of the shares."""
 
     def __init__(self, broker: BrokerService, live: LiveConnections) -> None:
         self._broker = broker
@@ -113,7 +112,7 @@ class ShareRoutes:
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
-        """Abort all transactions, delete all sinks, or end all leases or streams of one holder.
+        """Release all of one holder's transactions (aborted), sinks (deleted), read leases, or live streams (ended).
 
         Topics of aborted transactions are notified in the background.
         """

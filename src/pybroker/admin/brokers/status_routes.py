@@ -1,8 +1,8 @@
 """Health probes and load balancer checks, without credentials.
 
-`/live` tells whether to restart the process: it succeeds while the event loop runs, because a restart solves no other
-problem, such as a full disk. `/ready` tells whether clients can connect. `/status.html` is Pulsar's; it returns OK
-while the file `statusFilePath` exists.
+`/live` shows whether to restart the process. It succeeds while the event loop runs, because a restart solves no other
+problem, such as a full disk. `/ready` shows whether clients can connect. `/status.html` is Pulsar's check: it returns
+OK while the file `statusFilePath` exists.
 """
 
 from __future__ import annotations

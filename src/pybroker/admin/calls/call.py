@@ -1,6 +1,6 @@
-"""One REST call: names of the path, query, body, and permissions of its role.
+"""One REST call: names in the path, query, body, and the permissions of its role.
 
-Raises AdminError or BrokerError, which `application.py` converts to a response.
+Raises AdminError or BrokerError, which `application.py` converts to an error response.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ T = TypeVar("T")
 
 
 class BadBody(Exception):
-    """The body is not the expected JSON. Answered with 400 and plain text."""
+    """The body is not the expected JSON. Results in status 400 with plain text."""
 
 
 class ClientGone(Exception):
-    """The client has disconnected or does not read."""
+    """The client has disconnected, or does not read its response."""
 
 
 class Call:
-    """A request, from routing to response."""
+    """One request, from routing to response."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -81,7 +81,7 @@ class Call:
         self.raw_body = b""
         """The body; empty until it is read."""
         self.given: Any = None
-        """The decoded body; None until it is read."""
+        """Decoded body; None until it is read."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -97,14 +97,14 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """Return the call's owner for fair queues: its role, or without a role its address."""
+        """Return the holder of this call for fair queues and shares: the role; without a role, the client's address."""
         return self.share.holder
 
     def name(self, key: str) -> str:
-        """Return the decoded path segment `key`. The raw path is matched, so an encoded slash is part of the name.
+        """Return the decoded path segment `key`.
 
-        Admin tools encode names like form data, with a plus for a space. The Java admin client encodes subscriptions
-        twice.
+        Routes match the raw path, so an encoded slash is part of the name. As admin tools encode names like form data,
+        a plus means a space. The Java admin client encodes subscription names twice.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
@@ -124,7 +124,7 @@ class Call:
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Return the topic of a path without domain. Raises AdminError 412 if it is invalid."""
+        """Return the topic of a path that has no domain segment. Raises AdminError 412 if the name is invalid."""
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
             return TopicName.parse(f"{domain}://{'/'.join(names)}")
@@ -132,7 +132,7 @@ class Call:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
-        """Return the domain of the path. Raises AdminError 404 if it is unknown."""
+        """Return the domain in the path. Raises AdminError 404 if it is unknown."""
         domain = self.name("domain")
         if domain not in DOMAINS:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
@@ -143,14 +143,14 @@ class Call:
         return "topic" in self.scope["path_params"]
 
     def integer(self, key: str) -> int:
-        """Return a 64-bit integer of the path. Raises AdminError 404 otherwise, as for an unknown path."""
+        """Return a 64-bit integer in the path. Raises AdminError 404 for other text, as for an unknown path."""
         number = _integer(self.name(key))
         if number is None:
             raise AdminError(404, f"{key} is {self.name(key)!r}: expected a 64-bit integer")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
-        """Return a 64-bit integer of the query, or `default`. Raises AdminError 404 for any other text."""
+        """Return a 64-bit integer of the query, or `default` if it is absent. Raises AdminError 404 for other text."""
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
@@ -171,13 +171,14 @@ class Call:
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Run the steps in time slices, with limited concurrency. Raises AdminError 503 if the queue is full."""
+        """Run a long query step by step in time slices, so that it does not block the event loop. Raises AdminError 503
+        if too many queries wait.
+        """
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
-        """Return the body, limited in size and time.
-
-        `is_content`: messages or a schema, which may be larger than other documents.
+        """Read the body, with limits of size and time. `is_content`: True for messages and schemas, which may be larger
+        than other documents.
         """
         key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
         if not is_content and self.config.max_http_document_bytes < limit:
@@ -211,11 +212,11 @@ class Call:
             raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
-        """Return the decoded body, or None if it is empty or `null`."""
+        """Return the decoded body, or None if the body is empty or `null`."""
         return await self._document(await self.body(is_content=is_content), body_type)
 
     async def _document(self, body: bytes, body_type: type[T]) -> T | None:
-        """Decode JSON, in a thread if it is large. Raises BadBody."""
+        """Decode JSON; a large document in a thread. Raises BadBody."""
         if len(body) <= QUICK_DOCUMENT_BYTES:
             return self._decoded(body, body_type)
         async with self.share.of_documents(len(body)):
@@ -242,7 +243,9 @@ class Call:
         return value
 
     async def text(self) -> str:
-        """Return a JSON string, or unquoted text as the Java admin client sends it, or ""."""
+        """Return the body as text: a JSON string, or the unquoted text that the Java admin client sends; "" without a
+        body.
+        """
         body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
@@ -250,11 +253,11 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """Return the decoded body. Raises AdminError 400 if there is none."""
+        """Return the decoded body. Raises AdminError 400 if it is empty."""
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
-        """Return the message id of the body, including `earliest` and `latest`, or None."""
+        """Return the message id in the body, which may be `earliest` or `latest`; None without a body."""
         body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
         if end is not None:
@@ -277,7 +280,9 @@ class Call:
             self.broker.broker_context.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
-        """Require the tenant's administrator. The error does not reveal whether the tenant exists."""
+        """Check that the role is an administrator of the tenant. The error does not reveal whether the tenant
+        exists.
+        """
         with _refused_with(401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
@@ -311,7 +316,7 @@ class Call:
 
     @contextmanager
     def _refused_within(self, tenant: str, status: int) -> Iterator[None]:
-        """Convert an authorization error to `status`, or to 404 if the tenant does not exist, as in Pulsar."""
+        """Convert an authorization error to `status`; to 404 if the tenant does not exist, as in Pulsar."""
         with _refused_with(status):
             try:
                 yield
@@ -322,12 +327,12 @@ class Call:
 
 
 def json_response(value: object) -> Response:
-    """Encode without members that are None."""
+    """Encode `value` as JSON without members that are None."""
     return Response(policies.encode(value), media_type="application/json")
 
 
 def json_with_nulls(value: object) -> Response:
-    """Encode with nulls, which mean unknown values."""
+    """Encode `value` as JSON. Members that are None become null, which means unknown."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
@@ -346,8 +351,10 @@ def empty_ok() -> Response:
 
 @contextmanager
 def _refused_with(status: int) -> Iterator[None]:
-    """Convert an authorization error to `status`. As in Pulsar, it is 403 for namespaces, policies, and creation and
-    deletion of topics, and 401 for clusters, tenants and other topic operations.
+    """Convert an authorization error to `status`.
+
+    As in Pulsar, the status is 403 for namespaces, policies, and creation and deletion of topics. It is 401 for
+    clusters, tenants and other topic operations.
     """
     try:
         yield
@@ -362,7 +369,7 @@ def _required(value: T | None) -> T:
 
 
 def _decoded_again(name: str) -> str:
-    """Decode a second time, as Pulsar does. Return `name` if that fails."""
+    """Decode the name a second time, as Pulsar does. Return `name` if that fails."""
     try:
         return unquote_plus(name, errors="strict")
     except UnicodeDecodeError:
@@ -370,7 +377,7 @@ def _decoded_again(name: str) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """Return None if the text is not a 64-bit integer."""
+    """Return the number, or None if the text is not a 64-bit integer."""
     # Check first: Python's conversion takes quadratic time.
     if len(text) > MAX_DIGITS:
         return None

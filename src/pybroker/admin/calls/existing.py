@@ -1,8 +1,8 @@
-"""The topic or subscription of a path, and operations on it during concurrent unloads and deletions.
+"""Lookup of the topic or subscription in a path, and operations on it that tolerate concurrent unloads and deletions.
 
-Invariants: an operation that changes a subscription has its lock, and is retried if the topic is closing. If the topic
-or subscription is deleted meanwhile, the response is 404 or 503 with a reason. An operation on a partitioned topic is
-tried on each partition before the first error is returned.
+Invariants: an operation that changes a subscription holds the subscription's lock, and is retried if the topic is being
+closed. If the topic or subscription is deleted meanwhile, the response is 404 or 503 with a reason. An operation on a
+partitioned topic is attempted on each partition; then the first error is raised.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from pybroker.model.names import TopicName
 
 
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
-    """Load the persistent topic `name`, by default that of the path. Raises AdminError 404 if it does not exist, 405 if
-    it is not persistent.
+    """Load the persistent topic `name` (default: the topic in the path).
+
+    Raises AdminError 404 if it does not exist, 405 if it is non-persistent.
     """
     return persistent(await existing_any_topic(call, name))
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
-    """Load a topic of any kind. Raises AdminError 404 if it does not exist."""
+    """Load the topic `name` (default: the topic in the path), persistent or not. Raises AdminError 404 if it does not
+    exist.
+    """
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
@@ -48,7 +51,7 @@ async def topic_exists(call: Call, topic: TopicName) -> bool:
 
 
 def persistent(topic: TopicBase) -> Topic:
-    """Raise AdminError 405 if the topic is not persistent."""
+    """Return `topic` if it is persistent. Raises AdminError 405 otherwise."""
     if not isinstance(topic, Topic):
         raise AdminError(405, f"Topic {topic.name} is not persistent, so this operation does not apply")
     return topic
@@ -68,8 +71,9 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription of the path. Raises AdminError 404 if it or its topic does not exist. Requires permission
-    to consume from it.
+    """Return the subscription in the path. Raises AdminError 404 if the subscription or its topic does not exist.
+
+    Requires permission to consume from the subscription.
     """
     call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
@@ -78,7 +82,9 @@ async def existing_subscription(call: Call) -> Subscription:
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
-    """Refuse a non-persistent topic with `status`, or with 404 if it does not exist."""
+    """Reject a non-persistent topic with `status`; with 404 if it does not exist. `what`: the operation, for the error
+    text.
+    """
     name = call.topic_name()
     if name.is_persistent:
         return
@@ -89,14 +95,14 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """Refuse a non-persistent topic. Requires permission to consume from the subscription."""
+    """Reject a non-persistent topic. Requires permission to consume from the subscription."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Convert store errors to 503 or 404 if the topic or subscription was closed meanwhile."""
+    """Convert store errors to AdminError 503 or 404 if the topic or subscription was closed meanwhile."""
     try:
         yield
     except StoreError as error:
@@ -108,9 +114,9 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the persistent topic of the path or all its partitions. Raises the first error after all were tried.
+    """Run `action` on the persistent topic in the path, or on each of its partitions. Afterwards raise the first error.
 
-    In a cluster, the call is sent to the owner of each partition that this broker does not serve.
+    In a cluster, the call is forwarded to the owners of partitions that this broker does not serve.
     """
 
     async def act(topic: TopicBase) -> None:
@@ -120,7 +126,7 @@ async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) 
 
 
 async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> list[Any]:
-    """Return the answers of other brokers."""
+    """Run `action` on the topic or each partition. Return the responses of other brokers."""
 
     async def act(topic: TopicBase) -> None:
         with while_served(topic):
@@ -142,8 +148,9 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path under its lock. The topic must not be partitioned. Requires permission to
-    consume.
+    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned.
+
+    Requires permission to consume.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -157,9 +164,10 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
-    """Act like `on_each_topic` on the subscription of the path, under its lock. Return the answers of other brokers.
+    """Run `action` on the subscription in the path, under its lock, on the persistent topic or each of its partitions.
+    Return the responses of other brokers.
 
-    Requires permission to consume.
+    Requires permission to consume. See `on_each_topic`.
     """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -175,7 +183,7 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
-    """Act like `on_each_subscription`, also on non-persistent topics."""
+    """Run `action` on the subscription in the path; see `on_each_subscription`. The topic may be non-persistent."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 

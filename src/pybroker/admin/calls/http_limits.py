@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class HttpLimits:
-    """Owned by the application."""
+    """Shared resources of all HTTP requests."""
 
     def __init__(self, config: BrokerConfig, memory: Memory) -> None:
         self.max_pending = config.http_max_pending_requests
@@ -63,10 +63,10 @@ class HttpLimits:
 
 
 class Share:
-    """The resources of one request, released by `close`."""
+    """Resources of one request, which `close` releases."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
-        """`address` identifies the request in fair queues."""
+        """`address` identifies the client in fair queues."""
         self.limits = limits
         self.holder = Holder(f"address {address}")
         """The client's address until the role is known."""
@@ -74,11 +74,11 @@ class Share:
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
-        """Reserve memory for a body. Raises AdminError 503."""
+        """Reserve memory for a request body. Raises AdminError 503."""
         await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
     async def of_answers(self, size_bytes: int) -> None:
-        """Reserve memory for a finished response. Raises AdminError 503."""
+        """Reserve memory for a complete response. Raises AdminError 503."""
         limits = self.limits
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
@@ -91,16 +91,18 @@ class Share:
             limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
-        """Reserve memory for viewed messages. Raises AdminError 503."""
+        """Reserve memory for messages that the response shows. Raises AdminError 503."""
         await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Reserve memory for topic names. Raises AdminError 503."""
+        """Reserve memory for lists of topic names. Raises AdminError 503."""
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Permit decoding of one large document at a time. Raises AdminError 503."""
+        """Permit decoding of a large document, one at a time, for the duration of this context. Raises AdminError
+        503.
+        """
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:
@@ -113,7 +115,11 @@ class Share:
             holding.close()
 
     async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
-        """Run the steps in time slices, few requests at a time in order of arrival. Raises AdminError 503."""
+        """Run a long query step by step in time slices, so that it does not block the event loop.
+
+        A few queries run concurrently; further queries wait in order of arrival. Raises AdminError 503 if too many
+        wait.
+        """
         limits = self.limits
         try:
             async with limits.looks.held(self.holder, limits.timeout_s):

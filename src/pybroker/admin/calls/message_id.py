@@ -1,4 +1,4 @@
-"""Message ids in the JSON of REST calls."""
+"""Message ids in JSON bodies of REST calls."""
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
 
@@ -10,7 +10,7 @@ from pybroker.model.position import Position
 
 
 class MessageId(msgspec.Struct):
-    """A message id in responses. The last two members are for messages of a batch."""
+    """Message id in a response. The last two members exist only for a message of a batch."""
 
     ledgerId: int = 0
     entryId: int = 0
@@ -22,7 +22,7 @@ class MessageId(msgspec.Struct):
 
 
 class ResetCursorData(msgspec.Struct):
-    """A message id in requests. Only the entry matters, because a batch is one entry."""
+    """Message id in a request. Only the entry matters, because a cursor moves by whole entries."""
 
     ledgerId: int = 0
     entryId: int = 0
@@ -41,7 +41,7 @@ def message_id(position: Position, partition_index: int = -1) -> MessageId:
 
 
 def message_id_in_batch(position: Position, partition_index: int, batch_index: int) -> MessageId:
-    """Return the id of a message in a batch, or of the entry if `batch_index` is negative."""
+    """Return the id of a message in a batch, or of the whole entry if `batch_index` is negative."""
     if batch_index < 0:
         return message_id(position, partition_index)
     return MessageId(position.ledger_id, position.entry_id, partition_index, batch_index, 0, 0, 0)

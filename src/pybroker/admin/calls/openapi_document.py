@@ -1,6 +1,7 @@
-"""The OpenAPI document, generated from the routes: methods, paths, queries, docstrings and body types. Pure.
+"""Generator of the OpenAPI document from the routes: methods, paths, queries, docstrings and body types. Pure.
 
-Invariant: it contains each route once. `routing.route` receives the details that a docstring cannot express.
+Invariant: the document contains each route once. Details that a docstring cannot express are arguments of
+`routing.route`.
 """
 
 from __future__ import annotations

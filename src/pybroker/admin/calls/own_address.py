@@ -1,4 +1,4 @@
-"""The address of the broker's HTTP port, which names the broker in answers, and the other brokers of its cluster."""
+"""Ids of brokers in REST responses: the address of the broker's HTTP port, and the other brokers of its cluster."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def broker_id(call: Call) -> str:
 
 
 def broker_ids(call: Call) -> list[str]:
-    """Return the registered brokers of the cluster; a broker that is alone is the only one."""
+    """Return the ids of the registered brokers in the cluster; of a standalone broker, only its own id."""
     membership = call.broker.membership
     return [broker_id(call)] if membership is None else sorted(membership.brokers())

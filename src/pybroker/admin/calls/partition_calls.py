@@ -1,4 +1,4 @@
-"""Calls for the partitions of a topic whose owners are other brokers of the cluster."""
+"""Forwarding of calls to the brokers that own the partitions of a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 async def other_owner(call: Call, name: TopicName) -> Owner | None:
-    """Return the owner of a partition, or the broker to ask; None if this broker serves it."""
+    """Return the owner of a partition, or the broker that assigns an owner. None if this broker serves the
+    partition.
+    """
     ownership = call.broker.ownership
     if ownership is None:
         return None
@@ -28,12 +30,14 @@ async def other_owner(call: Call, name: TopicName) -> Owner | None:
 async def call_owner(
     call: Call, owner: Owner, name: TopicName, method: str | None = None, behind: str | None = None
 ) -> Any:
-    """Send the call to the owner of `name`, which is the path's topic or a partition of it. Return the JSON answer.
+    """Forward the call to the owner of `name`, which is the topic in the path or one of its partitions. Return the
+    decoded JSON response.
 
-    `method` and `behind`, the path behind the topic, replace those of the call. Raises AdminError with the owner's refusal.
+    `method` and `behind` (the path after the topic) override the method and path of the call. Raises AdminError with
+    the owner's error.
     """
     others = call.broker.other_brokers
-    assert others is not None, "a broker with other owners has it"
+    assert others is not None, "only a cluster has other owners"
     url = base_url(owner.urls, call.scope["scheme"])
     if not url:
         raise AdminError(412, f"Failed to find ownership for topic:{name}")
@@ -46,6 +50,5 @@ async def call_owner(
 
 
 def _behind_topic(call: Call) -> str:
-    """Return the rest of the call's path behind the name of its topic."""
     segments: list[str] = call.scope["path"].split("/", 7)
     return f"/{segments[7]}" if len(segments) > 7 else ""

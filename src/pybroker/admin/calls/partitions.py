@@ -1,4 +1,4 @@
-"""Partitioned topics for routes."""
+"""Partitions of a topic, for routes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.model.names import TopicName
 
 
 def topics_of(call: Call, name: TopicName) -> list[TopicName]:
-    """Return the partitions of `name` in order, or `name` if it is not partitioned."""
+    """Return the partitions of `name` in order; only `name` itself if it is not partitioned."""
     metadata = call.broker.partitioned.get(name)
     return [name] if metadata is None else [name.partition(index) for index in range(metadata.partitions)]
 

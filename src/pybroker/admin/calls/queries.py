@@ -1,4 +1,4 @@
-"""Query parameters of routes, for documentation only."""
+"""Descriptions of query parameters, used only for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """One parameter. The type is `str`, `int` (64 bits) or `bool` (`true`; anything else is false)."""
+    """One query parameter. The type is `str`, `int` (64 bits), or `bool` (`true`; any other text is false)."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""Redirects (307) of calls to the broker of a cluster that answers them."""
+"""Redirects (307) of calls to the broker of the cluster that must handle them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 AUTHORITATIVE = "authoritative"
 EXPLAIN = "/explain"
 LARGEST = "LARGEST"
-"""In place of a bundle: the handler finds out which one."""
+"""Text in place of a bundle in the path. The handler determines the bundle."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return the answer that leads to the responsible broker; None if this one is responsible, or refuses the call."""
+    """Return the redirect to the responsible broker. None if this broker is responsible, or if its handler reports the
+    error.
+    """
     match place:
         case ServedAt.TOPIC_OWNER:
             return await _to_topic_owner(call, ownership)
@@ -57,7 +59,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
         owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
     except (MetadataError, ServiceNotReady, StoreError):
         if call.scope["path"].endswith(EXPLAIN):
-            return None  # the handler explains it
+            return None  # the handler reports why the topic has no owner
         raise
     return _to(call, ownership, owner, name)
 
@@ -72,7 +74,7 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
 
 
 def _coordinator_of(call: Call) -> int | None:
-    """Return the coordinator of the path or query; None if the call is about all of this broker."""
+    """Return the coordinator id in the path or query. None if the call concerns all coordinators of this broker."""
     parameters = call.scope["path_params"]
     if "sink" in parameters:
         return home_of(call.name("sink"))
@@ -89,14 +91,16 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
         return None
     bundle = NamespaceBundle(namespace, checked_bundle(text, policies.bundles.boundaries))
     if not may_acquire and call.query("destinationBroker") and await ownership.present_owner(bundle) is None:
-        return None  # the handler gives it to that broker
+        return None  # the handler assigns the bundle to that broker
     return await to_owner_of(call, ownership, bundle, may_acquire=may_acquire)
 
 
 async def to_owner_of(
     call: Call, ownership: BundleOwnership, bundle: NamespaceBundle, *, may_acquire: bool, path: str | None = None
 ) -> Response | None:
-    """Return the redirect to the owner of `bundle`, 204 without an owner, None if this broker acts."""
+    """Return the redirect to the owner of `bundle`; 204 if it has no owner; None if this broker must handle the
+    call.
+    """
     if may_acquire:
         owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag("authoritative"))
     else:
@@ -126,12 +130,14 @@ def _to(
 
 
 def redirect(call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None) -> Response:
-    """Return 307 to the same path of another broker, or to `path` there. As in Pulsar, a leader's redirect is authoritative."""
+    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a leader's redirect
+    is authoritative.
+    """
     return redirect_with(call, addresses, is_authoritative=ownership.registry.is_leader(), path=path)
 
 
 def redirect_with(call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None) -> Response:
-    """Like `redirect`."""
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`."""
     pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in pairs if name != AUTHORITATIVE]
     query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))
@@ -140,6 +146,6 @@ def redirect_with(call: Call, addresses: LookupResult, *, is_authoritative: bool
 
 
 def base_url(addresses: LookupResult, scheme: str) -> str:
-    """Return the URL of another broker's REST API, with TLS if the request has it and the broker too."""
+    """Return the URL of another broker's REST API. It uses HTTPS if the request does and the broker supports it."""
     plain, tls = addresses.http_url, addresses.http_url_tls
     return ((tls or plain) if scheme == "https" else (plain or tls)).rstrip("/")

@@ -1,4 +1,4 @@
-"""The path prefixes that many calls share."""
+"""Path prefixes that many routes share."""
 
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces"

@@ -1,8 +1,10 @@
-"""Which broker of a cluster answers a call, as in Pulsar: any, or the owner of the topic or bundle of its path.
+"""Rules that decide which broker of a cluster handles a call.
 
-The table below is the only place that decides this for a route. A call that reaches another broker is redirected (307) before its
-handler runs. A partitioned topic has several owners: its handlers act here, and send the call for each partition to its
-owner (`partition_calls.py`).
+As in Pulsar, it is any broker, or the owner of the topic or bundle in the path.
+
+The table below is the only decision of this kind. A call that reaches another broker is redirected (307) before its
+handler runs. A partitioned topic has several owners: any broker runs its handlers, which forward the call for each
+partition to its owner (`partition_calls.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pybroker.admin.calls.route_paths import NAMESPACE
 _TOPIC_PARAMETERS = "/{tenant}/{namespace}/{topic}"
 _BUNDLE = NAMESPACE + "/{bundle}"
 _BROKER = "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces"
-# Answered from metadata, which all brokers have, or from the owners of all partitions.
+# Handled with metadata, which all brokers have, or by the owners of all partitions.
 _ANYWHERE_BEHIND_TOPIC = (
     "/partitions",
     "/createMissedPartitions",
@@ -24,15 +26,15 @@ _ANYWHERE_BEHIND_TOPIC = (
     "/terminate/partitions",
 )
 _ANYWHERE = ("/lookup/", "/admin/v3/console/")
-# Calls about one transaction coordinator, one of its transactions, or a sink whose transactions it has.
+# Calls about one transaction coordinator, one of its transactions, or a sink with transactions at the coordinator.
 _COORDINATOR_PARAMETERS = ("{coordinator}", "{most}", "{sink}")
 _TRANSACTIONS = "/admin/v3/transactions/"
-# Questions about a bundle that metadata answers.
+# Queries about a bundle that metadata suffices for.
 _BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
 
 
 class ServedAt(Enum):
-    """The broker that answers."""
+    """Broker that must handle a call."""
 
     ANY = "any broker"
     TOPIC_OWNER = "owner of the topic"
@@ -43,7 +45,7 @@ class ServedAt(Enum):
 
 
 def served_at(method: str, path: str) -> ServedAt:
-    """Return the place for a route, given by its method and its pattern."""
+    """Return the broker that must handle calls of a route, which is given by its method and path pattern."""
     if path.startswith(_ANYWHERE):
         return ServedAt.ANY
     if path.startswith(_TRANSACTIONS):

@@ -1,8 +1,8 @@
 """Settings that are stored without effect. A request that sets one causes a warning in the response and in the log.
 
-docs/reference/differences.md lists the same settings ("Not here yet"). Tests compare the two lists, and find policy
-members that no code reads. A request whose value needs no missing feature, such as replication to this cluster only,
-causes no warning.
+docs/reference/differences.md lists the same settings ("Not here yet"). Tests compare the two lists, and also find
+policy members that no code reads. There is no warning if the requested value needs no missing feature, such as
+replication to this cluster only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SHADOW_PREFIX = "PULSAR.SHADOW"
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """One subject: its name in docs/reference/differences.md and in warnings, its calls, and where it is stored."""
+    """One unsupported feature: its name in docs/reference/differences.md and in warnings, the calls that set it, and
+    the policy members that store it.
+    """
 
     subject: str
     calls: dict[tuple[str, str], Asks]
@@ -48,7 +50,7 @@ def _always(_call: Call, _body: Any) -> bool:
 
 
 def _is_alone(call: Call, _body: Any) -> bool:
-    """The leader of a cluster carries these settings out."""
+    """Return whether this is a standalone broker. In a cluster, the leader implements these settings."""
     return call.broker.membership is None
 
 
@@ -57,7 +59,6 @@ def _other_clusters(call: Call, clusters: Iterable[str] | None) -> bool:
 
 
 def _in_document(asks: Asks) -> dict[tuple[str, str], Asks]:
-    """Return the calls that create a namespace with a policies document."""
     return {("PUT", _NAMESPACE): lambda call, body: body is not None and asks(call, body)}
 
 

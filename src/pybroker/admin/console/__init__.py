@@ -1,4 +1,4 @@
-"""The server side of the web console: files and figures. Start with `console_routes.py`.
+"""Server side of the web console: files and figures. Start with `console_routes.py`.
 
-The pages in `pybroker/console/` call REST with the user's permissions.
+The pages in `pybroker/console/` call the REST API with the user's permissions.
 """

@@ -1,4 +1,4 @@
-"""The files of `pybroker/console/`, served without credentials, because they contain no broker data.
+"""Files of the web console (`pybroker/console/`). They require no credentials, because they contain no broker data.
 
 Invariant: the content security policy prevents pages from loading or running foreign code, and from being framed.
 """
@@ -49,7 +49,7 @@ class _File(NamedTuple):
 
 
 class ConsolePages:
-    """Reads the files at the first request."""
+    """Routes of the console's files, which are read at the first request."""
 
     def __init__(self) -> None:
         self._files: dict[str, _File] | None = None
@@ -73,7 +73,7 @@ class ConsolePages:
         return await self._answer(call, PAGE)
 
     async def get_docs(self, call: Call) -> Response:
-        """Return the API documentation as a page."""
+        """Return the page of the API documentation."""
         return await self._answer(call, PAGE)
 
     async def get_file(self, call: Call) -> Response:

@@ -1,6 +1,7 @@
 """`/admin/v3/console/...`: figures that only the web console needs.
 
-Each call uses the caller's permissions: `rights` returns them, `topics` lists the topics that the caller may list.
+Each call uses the caller's permissions. `rights` returns these permissions; `topics` contains only topics that the
+caller may list.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ ASKED_RIGHTS = (
 
 
 class ConsoleRoutes:
-    """Owned by the HTTP server."""
+    """Routes of the console's figures and live streams."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
@@ -103,10 +104,11 @@ class ConsoleRoutes:
         )
 
     async def list_stuck(self, call: Call) -> Response:
-        """List stuck topics of this broker, each with its most important finding, in pages.
+        """List stuck topics of this broker in pages, each with its most important finding.
 
-        Blocked topics come first, then the largest backlogs. `explain` of a topic shows all its findings. The list
-        contains topics that the caller may list and consume from. A superuser also gets findings about the whole broker.
+        Blocked topics come first, then the largest backlogs. `explain` of a topic returns all its findings. The list
+        contains topics that the caller may list and consume from. A superuser also gets findings about the whole
+        broker.
         """
         words, (offset, limit) = _words(call), _page(call)
         table = await self.table.current()
@@ -133,7 +135,9 @@ class ConsoleRoutes:
         return bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)
 
     async def get_rights(self, call: Call) -> Response:
-        """Return the role and permissions of the caller: in general, and for the query's `topic` and `subscription`."""
+        """Return the caller's role, its general permissions, and its permissions for the query's `topic` and
+        `subscription`.
+        """
         shown: dict[str, Any] = {
             "authentication": call.config.authentication_enabled,
             "authorization": call.config.authorization_enabled,
@@ -212,16 +216,18 @@ class ConsoleRoutes:
     # --- live --------------------------------------------------------------------------------------------------------
 
     async def watch_broker(self, call: Call) -> Response:
-        """Stream the broker's figures as server-sent events, one point each `consoleSampleIntervalMs`.
+        """Stream the broker's figures as server-sent events, one point every `consoleSampleIntervalMs`.
 
-        Events: `begin` (names of the numbers), `points`, `end` with the reason. The request must accept
+        Events: `begin` (names of the figures), `points`, and `end` with the reason. The request must accept
         `text/event-stream`.
         """
         call.require_superuser()
         return self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """Stream one topic's figures. This does not load the topic; its points have no numbers until it is loaded."""
+        """Stream one topic's figures. The stream does not load the topic; until the topic is loaded, points contain no
+        figures.
+        """
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name), lambda: call.require_lookup(name))
@@ -250,7 +256,7 @@ class ConsoleRoutes:
         return LiveStream(self.sampler, subject, call.holder, refusal)
 
     async def close(self) -> None:
-        """End the live streams, before the server waits for its requests."""
+        """End the live streams. Must be called before the server waits for its requests."""
         await self.sampler.close()
 
 

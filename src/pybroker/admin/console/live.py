@@ -1,8 +1,8 @@
-"""Live figures: one sampler for all viewers, and a stream of server-sent events for each.
+"""Live figures: one sampler for all viewers, and a stream of server-sent events per viewer.
 
-Invariants: without viewers there is no task and no timer. A viewer that does not read delays no others, and has at most
-the stored points pending. Viewing does not load a topic. A stream ends with its connection, with the viewer's
-permission, and with the broker.
+Invariants: without viewers there is no task and no timer. A viewer that does not read delays no other viewer, and has
+at most the stored points pending. Viewing does not load a topic. A stream ends when its connection closes, its viewer
+loses the permission, or the broker stops.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
-    """The broker, a topic, or a subscription."""
+    """Subject of live figures: the broker, a topic, or a subscription."""
 
     topic: TopicName | None = None
     subscription: str | None = None
@@ -100,7 +100,7 @@ class Subject(NamedTuple):
 
 
 class Watched:
-    """The points of one subject and its viewers. `NOT_LOADED` is used while the object is not loaded."""
+    """Points and viewers of one subject. While the subject is not loaded, a point is `NOT_LOADED`."""
 
     def __init__(self) -> None:
         self.watchers = 0
@@ -125,7 +125,7 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return rates since the previous point, or () for an object that was not measured before."""
+        """Return the rates since the previous point; () for an object that was not measured before."""
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
         if self.measured is of and elapsed_s > 0:
@@ -137,14 +137,14 @@ class Watched:
 
 
 def disk_of(broker: BrokerService) -> dict[str, float | None]:
-    """Return the last measured space of the data directory's file system; None for unknown values."""
+    """Return the last measured size and free space of the data directory's file system; None for unknown values."""
     figures = broker.ledgers.store.figures()
     total_bytes = figures.get("file_system_bytes")
     return {"diskBytes": total_bytes or None, "diskFreeBytes": figures["free_bytes"] if total_bytes else None}
 
 
 class LiveSampler:
-    """Owned by the HTTP server, which closes it before waiting for requests."""
+    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for requests."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -176,13 +176,15 @@ class LiveSampler:
         return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
-        """Reserve a stream's memory until it is closed."""
+        """Reserve the memory of a stream until the stream is closed."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Add a viewer until `leave`. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is stopping."""
+        """Add a viewer until `leave`. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
+        stopping.
+        """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
             raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
@@ -261,7 +263,9 @@ class LiveSampler:
             yield
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
-        """Sum only topics that were measured before, so that loading a topic does not appear as traffic."""
+        """Add the sums over all topics to the next point. Topics that were not measured before are omitted, so that
+        loading a topic does not appear as traffic.
+        """
         before = watched.totals
         now: Totals = {}
         sums = [0, 0, 0, 0]
@@ -320,7 +324,7 @@ class LiveSampler:
 
 
 class LiveStream(Response):
-    """The points of one subject as server-sent events, until `refusal` returns a reason."""
+    """Response with the points of one subject as server-sent events, until `refusal` returns a reason."""
 
     def __init__(
         self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]
@@ -331,7 +335,7 @@ class LiveStream(Response):
         self.subject = subject
         self.holder = holder
         self.is_ended = False
-        """An operator has ended the stream."""
+        """True if an administrator has ended the stream."""
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""A table of all topics with their figures, shared by all viewers for two seconds.
+"""Table of all topics with their figures, which all viewers share for two seconds.
 
-Invariants: without requests nothing is computed or stored. Building yields to the event loop every 2 ms. No viewer sees
-topics of a namespace that it may not list.
+Invariants: without requests, no table is computed or stored. Building yields to the event loop every 2 ms. No viewer
+sees topics of a namespace that it may not list.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_load
 
 
 class Asked(NamedTuple):
-    """Filter and order of a request."""
+    """Filter, order and page of a request."""
 
     words: tuple[str, ...] = ()
     """Lower-case words that a name must contain."""
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A page of matching rows, and counts."""
+    """A page of matching rows, with the total counts."""
 
     rows: list[Row]
     matching: int
@@ -92,20 +92,20 @@ class Found(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The rows at one time."""
+    """All rows at one time."""
 
     namespaces: dict[NamespaceName, list[Row]]
     counters: dict[TopicBase, tuple[int, int, int, int]]
     monotonic_ms: float
     wall_ms: int
     is_cut: bool
-    """There are more topics than `consoleMaxTopics`."""
+    """True if there are more topics than `consoleMaxTopics`."""
     stuck: dict[NamespaceName, list[StuckTopic]]
     took_ms: float = 0.0
 
 
 class TopicTable:
-    """Owned by the console's routes."""
+    """Cached table, which is built on request."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
@@ -123,7 +123,7 @@ class TopicTable:
         return self._table is not None
 
     async def current(self) -> Table:
-        """Return a valid table. Concurrent callers share one computation."""
+        """Return a table that is recent enough. Concurrent callers share one computation."""
         clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()
@@ -266,7 +266,7 @@ class TopicTable:
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
-        """Return rates since the previous table, or those of the last statistics window."""
+        """Return the topic's rates since the previous table, or of the last statistics window."""
         counted = table.counters[topic] = counters_of(topic)
         old = None if before is None else before.counters.get(topic)
         if before is None or old is None:
@@ -293,7 +293,7 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
     )
 
 
-# --- looking into one ------------------------------------------------------------------------------------------------
+# --- queries of a table ----------------------------------------------------------------------------------------------
 
 
 async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:

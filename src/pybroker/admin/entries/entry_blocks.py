@@ -1,10 +1,13 @@
-"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which contain positions and checksums.
+"""Bulk reads: ranges of a ledger's entries, sent as blocks of segment files with positions and checksums.
 
-Operation: threads send the part in the ledger's file unchanged, in slices. The part in memory is converted to blocks, a
-few MiB per response. A response names the entry at which the next one continues. Invariants: each response has a
-length, so a reader detects a truncated one; entries that are not durable are never sent. Limits: concurrent responses
-(`maxConcurrentBulkReads`), each with one slice in memory, and the namespace's rate, which is consumed before a slice is
-read.
+Operation: a thread sends the part that is in the ledger's file, unchanged and in slices. The part in memory is
+converted to blocks, a few MiB per response. Each response contains the entry id at which the next request continues.
+
+Invariants: each response has a Content-Length, so that a reader detects a truncated response. Only durable entries are
+sent.
+
+Limits: `maxConcurrentBulkReads` concurrent responses, each with one slice in memory; and the namespace's rate, which is
+consumed before a slice is read.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ MAX_IDLE_BUCKETS = 1000
 
 
 class BulkReads:
-    """State of all bulk reads of a broker. Owned by the routes."""
+    """State and limits of all bulk reads of a broker."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, memory: Memory) -> None:
         self._config = config
@@ -66,7 +69,7 @@ class BulkReads:
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """Return running reads, and totals of sent, delayed and refused ones."""
+        """Return the number of running bulk reads, and totals of sent, delayed and rejected reads."""
         return {
             "bulk_reads": self.permits.taken,
             "bulk_reads_waiting": self.permits.waiting,
@@ -78,12 +81,12 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """Maximum time without progress of a client."""
+        """Time in seconds after which the connection of a client that reads nothing is closed."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
     async def permit(self, holder: Holder) -> AsyncIterator[None]:
-        """Wait for a permit; each owner has a fair share. Raises AdminError 429."""
+        """Wait for a permit to send a response; each holder has a fair share. Raises AdminError 429."""
         try:
             async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
@@ -95,7 +98,7 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Reserve memory for entries from memory and their blocks. Raises AdminError 503."""
+        """Reserve memory for entries that come from memory, and for their blocks. Raises AdminError 503."""
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000
         try:
@@ -132,7 +135,9 @@ class BulkReads:
 
 
 class BlocksResponse(Response):
-    """The blocks of entries `first_entry_id` up to but not including `end_entry_id`, or the first of them."""
+    """Response with the blocks of the entries from `first_entry_id` up to but not including `end_entry_id`, possibly
+    not all of them.
+    """
 
     def __init__(
         self,
@@ -195,7 +200,7 @@ class BlocksResponse(Response):
                 await self._send_by_kernel(sender, files, stored)
                 await send({"type": "http.response.body", "body": b""})
         except StoreError as error:
-            raise ClientGone from error  # trimmed meanwhile: the reader sees that the answer is truncated, and asks again
+            raise ClientGone from error  # trimmed meanwhile: the reader detects the truncated response and retries
 
     async def _send_by_kernel(self, sender: FileSender, files: LedgerFiles, stored: StoredBlocks) -> None:
         async with sender.sending(self._reads.write_timeout_s) as writer:
@@ -228,7 +233,9 @@ def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _read(offset: int, length: int, file: LedgerFile) -> bytes:
-    """Read from the file. Missing bytes of a truncated file become zeros, which fail the reader's checksum."""
+    """Read a part of the file. Bytes that a truncated file lacks are replaced by zeros, which fail the reader's
+    checksum.
+    """
     return file.read_at(length, offset).ljust(length, b"\0")
 
 

@@ -1,8 +1,9 @@
 """Plans: the entries of a topic between two positions, for readers of ledger ranges such as analytics and copies.
 
-Most figures come from the list of ledgers. For a partly covered ledger the store returns totals, for a large one the
-points at which it can be split. A plan contains the entries that are durable in one event loop iteration. `PlanBudget`
-limits the ledgers and points of a response; a truncated plan contains the position at which to continue.
+Most figures come from the list of ledgers. For a partly covered ledger, the store returns totals; for a large ledger,
+it returns points at which the ledger can be split. A plan contains the entries that are durable in one event loop
+iteration. `PlanBudget` limits the ledgers and points of a response; a truncated plan contains the position at which to
+continue.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -52,9 +53,9 @@ class AskedPlans(msgspec.Struct):
 
 
 class LedgerShown(msgspec.Struct, omit_defaults=True):
-    """The covered part of a ledger: `firstEntry` up to but not including `endEntry`.
+    """Requested part of a ledger: entries from `firstEntry` up to but not including `endEntry`.
 
-    `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable roaring bitmap in
+    `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable Roaring bitmap in
     Base64. Absent if there are none. It never changes.
     """
 
@@ -69,11 +70,11 @@ class LedgerShown(msgspec.Struct, omit_defaults=True):
 
 
 class TopicShown(msgspec.Struct, omit_defaults=True):
-    """The plan of a topic, or why there is none. `isHeldBack`: the plan ends before an open transaction's first
-    message.
+    """Plan of a topic, or the reason why there is no plan. `isHeldBack`: the plan ends before the first message of an
+    open transaction.
 
-    `next`: the response was truncated; use this position as `start` to continue. `placeAtTime`: position of the first
-    entry published at or after the requested time, or the end.
+    `next`: the response was truncated; send this position as `start` to continue. `placeAtTime`: position of the first
+    entry published at or after the requested time, or the end of the topic.
     """
 
     topic: str
@@ -90,7 +91,7 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """The remaining ledgers and points of a response, and the deadline to wait for ends of transactions."""
+    """Remaining number of ledgers and points in a response, and deadline of the wait for the ends of transactions."""
 
     def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
@@ -113,7 +114,7 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """Return the plan of a loaded topic. Raises StoreError, or ServiceNotReady while the state of a transaction in the
+    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady while the state of a transaction in the
     range is unknown (`TopicTransactions.ends_known`).
     """
     place_at_time = None
@@ -123,7 +124,7 @@ async def plan_of(
     limit = read_limit.limit
     if limit is not None and (asked.end is None or Position(*asked.end) > limit):
         await topic.transactions.ends_known(budget.wait_s)
-    # Read both in one iteration: later entries, and those after an open transaction, belong to a later plan.
+    # Read both in one iteration. Later entries, and entries after an open transaction, belong to a later plan.
     first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
     # A start after the readable end, such as from a time, must not move back.
@@ -148,7 +149,7 @@ async def plan_of(
 
 
 def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
-    """Return a sentence for each run of requested entries that are deleted."""
+    """Return one sentence for each range of requested entries that are deleted."""
     first = topic.ledger.ledgers.first_position
     sentences = []
     for lost, behind in topic.ledger.document.gone.lost_between(start, end):
@@ -167,7 +168,7 @@ def _text(position: Position) -> str:
 
 
 class _Covered:
-    """The covered part of a ledger, before it is shown."""
+    """Requested part of one ledger."""
 
     def __init__(self, row: LedgerRow, start: Position, end: Position) -> None:
         self.ledger_id = row.ledger_id
@@ -179,7 +180,7 @@ class _Covered:
         self._is_sealed = row.is_sealed
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
-        """Return the plan's row. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
+        """Convert to the format of the response. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
         whole = LedgerTotals(self._message_count, self._size_bytes)
         end = whole if self.end_entry_id == self._entry_count else await self._totals_before(store, self.end_entry_id)
         start = await self._totals_before(store, self.first_entry_id) if self.first_entry_id else LedgerTotals(0, 0)
@@ -206,12 +207,16 @@ class _Covered:
         )
 
     async def _totals_before(self, store: LedgerStore, entry_id: int) -> LedgerTotals:
-        """Estimate the bytes if the store does not know them: the plan needs them only to divide the work."""
+        """Return the totals up to `entry_id`. Bytes are estimated if the store does not know them, because the plan
+        uses them only to divide the work.
+        """
         totals = await store.index.totals_before(self.ledger_id, entry_id)
         return totals or LedgerTotals(None, self._size_bytes * entry_id // max(1, self._entry_count))
 
     def _hidden(self, read_limit: ReadLimit) -> str:
-        """Return the bitmap of hidden entries. Before the max read position it never changes."""
+        """Return the encoded bitmap of entries that readers must skip. It never changes, because these entries are
+        before the max read position.
+        """
         found = read_limit.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
         if not found:
             return ""

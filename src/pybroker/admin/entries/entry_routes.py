@@ -1,6 +1,6 @@
 """`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: bulk reads of ledger ranges, for analytics and pipelines.
 
-Reads change nothing: no cursor moves, no topic is created. Permission to consume from the topic is required.
+Requires permission to consume from the topic. Reads change nothing: no cursor moves, and no topic is created.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOPICS_AT_ONCE = 16
 
 
 class PlansShown(msgspec.Struct):
-    """The plans, in the order of the request."""
+    """Plans in the order of the request."""
 
     topics: list[TopicShown]
 
 
 class EntryRoutes:
-    """Serves one broker."""
+    """Routes of plans and bulk reads."""
 
     def __init__(self, broker: BrokerService) -> None:
         self.reads = BulkReads(broker.runtime.config, broker.runtime.clock, broker.runtime.memory)
@@ -52,8 +52,8 @@ class EntryRoutes:
     async def plan(self, call: Call) -> Response:
         """Return plans: the entries of each requested topic between two positions.
 
-        A plan has ledgers with covered entries, bytes and messages, points at which they can be split, and requested
-        entries that are deleted. Each topic has its own status, such as 404 or 403.
+        A plan contains ledgers with their requested entries, bytes and messages, points at which a ledger can be split,
+        and requested entries that are deleted. Each topic has its own status, such as 404 or 403.
         """
         asked = await call.json(AskedPlans)
         if len(asked.topics) > MAX_TOPICS:
@@ -75,9 +75,9 @@ class EntryRoutes:
     async def read(self, call: Call) -> Response:
         """Return entries `first` up to but not including `end` of one ledger, as blocks of a segment file.
 
-        The response contains at least entry `first`, and possibly entries before and after the range. The header
-        `X-Pybroker-Next-Entry` is the entry at which the next request continues. The reader must verify the positions
-        and checksums in the blocks.
+        The response contains at least entry `first`, and may contain entries outside the range. The header
+        `X-Pybroker-Next-Entry` contains the entry id at which the next request continues. The reader must verify the
+        positions and checksums in the blocks.
         """
         name = call.topic_name_of(PERSISTENT)
         call.require_consume(name, "")
@@ -114,7 +114,7 @@ _READ_ANSWERS = {
 
 
 def local_topic(call: Call, local_name: str) -> TopicName:
-    """Return the topic of the namespace. Raises AdminError 412 if the name is invalid."""
+    """Return the topic with this local name in the path's namespace. Raises AdminError 412 if the name is invalid."""
     try:
         return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
     except InvalidTopicName as error:

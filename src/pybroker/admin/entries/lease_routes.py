@@ -1,7 +1,7 @@
 """`/admin/v3/entries/...`: read leases, and the data directory for readers on the broker's host.
 
-A lease keeps ledgers of a topic from being trimmed, from a position on. Permission to consume from the topic is
-required.
+Requires permission to consume from the topic. A lease protects a topic's ledgers, from one position on, from being
+trimmed.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -28,21 +28,23 @@ _MS_PER_SECOND = 1000
 
 
 class AskedLease(msgspec.Struct):
-    """One topic of the namespace, by its local name, and the position [ledger id, entry id] from which it is read."""
+    """One topic of the namespace, by its local name, and the position [ledger id, entry id] from which the reader
+    reads.
+    """
 
     topic: str
     start: Pair
 
 
 class AskedLeases(msgspec.Struct):
-    """`reader` is a unique name. A request with the same name renews its leases."""
+    """Leases of one reader. `reader` is a unique name; a later request with the same name renews the leases."""
 
     reader: str
     topics: list[AskedLease]
 
 
 class LeaseShown(msgspec.Struct, omit_defaults=True):
-    """A lease, or why there is none. `lost`: requested entries that are already deleted."""
+    """A lease, or the reason why there is no lease. `lost`: requested entries that are already deleted."""
 
     topic: str
     reader: str = ""
@@ -55,14 +57,14 @@ class LeaseShown(msgspec.Struct, omit_defaults=True):
 
 
 class LeasesShown(msgspec.Struct):
-    """The leases, in the order of the request."""
+    """Leases in the order of the request."""
 
     topics: list[LeaseShown]
 
 
 class DirectoryShown(msgspec.Struct, omit_defaults=True):
-    """`runId` is also in the file `run.id` of the data directory. `path` is returned only to clients on the broker's
-    host.
+    """Data directory of the broker. `path` is returned only to clients on the broker's host. The file `run.id` in the
+    directory also contains `runId`.
     """
 
     runId: str
@@ -87,10 +89,10 @@ async def directory(call: Call) -> Response:
 
 
 async def hold(call: Call) -> Response:
-    """Create, renew or move leases of one reader. They expire unless renewed.
+    """Create, renew or move the leases of one reader. A lease expires unless it is renewed.
 
     Repeat the request within half of the returned time. A restart of the broker ends all leases; the next request
-    creates them again and returns entries that were trimmed meanwhile.
+    creates them again, and returns entries that were trimmed meanwhile.
     """
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
@@ -125,7 +127,7 @@ async def show(call: Call) -> Response:
 
 
 async def give_back(call: Call) -> Response:
-    """End the reader's leases on topics of the namespace, except those of other roles. Return the affected topics."""
+    """End the reader's leases on topics of the namespace, except leases of other roles. Return the affected topics."""
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
     leases = call.broker.broker_context.read_leases

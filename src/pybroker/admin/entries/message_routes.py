@@ -1,6 +1,6 @@
 """`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: single messages and message ids.
 
-Reads change nothing: no cursor moves, no message counts as delivered.
+Reads change nothing: no cursor moves, and no message counts as delivered.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def routes() -> list[Route]:
 
 
 async def peek(call: Call) -> Response:
-    """Return the n-th entry, starting at 1, that the subscription has not acknowledged.
+    """Return the n-th unacknowledged entry of the subscription, starting at 1.
 
-    For a missing subscription, count from the beginning of the topic. (Pulsar creates the subscription, which then
-    retains all later entries.)
+    For a missing subscription, entries are counted from the beginning of the topic. (Pulsar creates the subscription,
+    which then retains all later entries.)
     """
     subscription_name = call.name("subscription")
     call.require_consume(call.topic_name(), subscription_name)
@@ -64,7 +64,7 @@ async def peek(call: Call) -> Response:
 
 
 async def examine(call: Call) -> Response:
-    """Return the n-th entry from the topic's `earliest` or `latest` end, acknowledged or not."""
+    """Return the n-th entry, counted from the `earliest` or `latest` end of the topic, acknowledged or not."""
     call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Examine messages")
     number = max(1, call.query_integer("messagePosition", 1))
@@ -99,7 +99,9 @@ async def get_last_message_id(call: Call) -> Response:
 
 
 async def get_id_by_time(call: Call) -> Response:
-    """Return the first entry that was published at or after a time, or the next position if there is none."""
+    """Return the id of the first entry that was published at or after a time. If there is none, return the next
+    position.
+    """
     name = call.topic_name()
     call.require_consume(name, "")
     topic = await _single_topic(call, "Get message id by timestamp")
@@ -112,7 +114,7 @@ async def get_id_by_time(call: Call) -> Response:
 
 
 async def get_id_by_index(call: Call) -> Response:
-    """Return the entry that contains the message of an index. Needs AppendIndexMetadataInterceptor in
+    """Return the id of the entry that contains the message with an index. Requires AppendIndexMetadataInterceptor in
     brokerEntryMetadataInterceptors.
     """
     name = call.topic_name()

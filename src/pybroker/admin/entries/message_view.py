@@ -1,7 +1,9 @@
-"""A stored entry in REST: metadata as headers, decompressed payload as body. Clients decode messages from these.
+"""REST form of a stored entry: metadata as headers, decompressed payload as body.
 
-Invariants: each header is one line of Latin-1 for any producer input. Headers have at most `MAX_HEADER_BYTES` in total.
-The body is not larger than the caller permits.
+Clients decode the messages from headers and body.
+
+Invariants: each header is one line of Latin-1 for any producer input. All headers together have at most
+`MAX_HEADER_BYTES`. The body is at most as large as the caller permits.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """Headers, which can repeat, and body."""
+    """Headers (a name can repeat) and body."""
 
     headers: list[tuple[str, str]]
     body: bytes
 
 
 def is_slow_to_view(entry: bytes) -> bool:
-    """Return whether decoding may block the event loop too long."""
+    """Return whether decoding the entry may block the event loop for too long."""
     return len(entry) > _SMALL_BYTES or _metadata(entry).uncompressed_size > _SMALL_BYTES
 
 
@@ -139,7 +141,7 @@ def _base64(value: bytes) -> str:
 
 
 def _one_line(value: str) -> str:
-    """Return a header value: `?` for characters outside Latin-1, spaces for control characters, trimmed."""
+    """Return a valid header value: `?` for characters outside Latin-1, spaces for control characters, trimmed."""
     return value.encode("latin-1", "replace").decode("latin-1").translate(_BLANKS).strip()
 
 

@@ -1,7 +1,7 @@
-"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP.
+"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: publishing over HTTP.
 
-Each message is one entry. The response has for each message, in order, its durable position or the reason why it is not
-stored. An error of the whole request (names, permissions, body, schema) is a status; then nothing is stored.
+Each message becomes one entry. The response contains, for each message in order, its durable position or its error. An
+error of the whole request (names, permissions, body, schema) is a status; then no message is stored.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Answer = Position | BrokerError
 
 
 class RestProduceRoutes:
-    """Selects partitions round robin."""
+    """Routes for publishing. Selects partitions round robin."""
 
     def __init__(self) -> None:
         self._turns = count()
@@ -92,7 +92,9 @@ class RestProduceRoutes:
         ]
 
     async def publish(self, call: Call) -> Response:
-        """Publish messages. On a partitioned topic, messages with a key go to its partition, others round robin."""
+        """Publish messages. On a partitioned topic, the key selects the partition of a message; messages without a key
+        are distributed round robin.
+        """
         name = call.topic_name()
         call.require_produce(name)
         partitioned = call.broker.partitioned.get(name)
@@ -145,7 +147,6 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield items, and yield to the event loop after every MESSAGES_PER_TURN."""
     for index, item in enumerate(items):
         if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -153,7 +154,7 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def _topic(call: Call, name: TopicName) -> TopicBase:
-    """Load a topic for publishing. A missing partition is created; other topics must exist."""
+    """Load a topic for publishing. A missing partition is created; all other topics must exist."""
     is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
     topic = await call.broker.topics.any(name, may_create=is_partition)
     if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
@@ -164,7 +165,9 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
 
 
 async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
-    """Return the functions that encode entries. The schema is registered like a producer's, with the same errors."""
+    """Return the encoder of the request's messages. The schema is registered like the schema of a producer, with the
+    same errors.
+    """
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
@@ -182,7 +185,7 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
 
 
 class _Making:
-    """Encodes the messages of one request."""
+    """Encoder for the messages of one request."""
 
     def __init__(self, producer_name: str, schema: SchemaData, version: bytes) -> None:
         self._producer_name = producer_name

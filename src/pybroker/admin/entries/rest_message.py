@@ -1,6 +1,6 @@
-"""Messages in REST bodies, and their stored form: text converted according to the schema type. Pure.
+"""Messages in REST bodies, and their conversion to the stored form according to the schema type. Pure.
 
-Invariant: the stored message equals that of a client with the same schema.
+Invariant: the stored message equals the message of a client with the same schema.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -17,7 +17,7 @@ from pybroker.schema.key_value import join_key_value
 from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 DEFAULT_SCHEMA = SchemaData(SchemaType.STRING, b"", {"__charset": "UTF-8"})
-"""Schema of messages that name none."""
+"""Schema of a request without a schema."""
 
 
 MAX_DIGITS = 64
@@ -37,7 +37,7 @@ class RestMessage(msgspec.Struct):
 
 
 class RestMessages(msgspec.Struct):
-    """The body. A schema is the JSON of a SchemaInfo, as a string."""
+    """Body of a request to publish. A schema is the JSON text of a SchemaInfo."""
 
     messages: list[RestMessage]
     producerName: str = ""
@@ -47,7 +47,7 @@ class RestMessages(msgspec.Struct):
 
 
 class PublishResult(msgspec.Struct, omit_defaults=True):
-    """The result of one message: its position, or its partition and the error."""
+    """Result of one message: its position, or its partition and the error."""
 
     messageId: str
     errorCode: int
@@ -56,7 +56,7 @@ class PublishResult(msgspec.Struct, omit_defaults=True):
 
 
 class PublishResults(msgspec.Struct):
-    """The response."""
+    """Results of all messages, in the order of the request."""
 
     messagePublishResults: list[PublishResult]
     schemaVersion: int
@@ -69,7 +69,9 @@ class _SchemaInfo(msgspec.Struct):
 
 
 def whole_number(value: int | str, name: str) -> int:
-    """Return an integer from 0 to 2^63 - 1. Raises AdminError 400 otherwise."""
+    """Convert to an integer from 0 to 2^63 - 1. Raises AdminError 400 otherwise. `name`: the member, for the error
+    text.
+    """
     try:
         number = int(value) if isinstance(value, int) or len(value) < MAX_DIGITS else -1
     except ValueError:
@@ -99,7 +101,9 @@ def _definition(info: _SchemaInfo) -> bytes:
 
 
 def key_value_schema(key: SchemaData, value: SchemaData) -> SchemaData:
-    """Return the KEY_VALUE schema of messages whose key has a schema. The key is stored separately."""
+    """Return the KEY_VALUE schema for messages whose key has its own schema. The key is stored separately from the
+    value.
+    """
     properties = {"kv.encoding.type": "SEPARATED"}
     for side, schema in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = ""
@@ -112,7 +116,7 @@ Encoder = Callable[[str], bytes]
 
 
 def encoder(schema: SchemaData) -> Encoder:
-    """Return the conversion from text to a payload. Raises AdminError 400 for types without a text form."""
+    """Return the conversion from text to a payload. Raises AdminError 400 for schema types that have no text form."""
     try:
         return _ENCODERS[schema.type]
     except KeyError:
@@ -123,7 +127,9 @@ def encoder(schema: SchemaData) -> Encoder:
 
 
 def encoded(encode: Encoder, text: str, what: str) -> bytes:
-    """Convert `text`. Raises AdminError 400 if it does not match the schema."""
+    """Convert `text`. Raises AdminError 400 if it does not match the schema. `what`: "key" or "value", for the error
+    text.
+    """
     try:
         return encode(text)
     except (ValueError, struct.error, OverflowError, RecursionError) as error:

@@ -1,6 +1,7 @@
-"""`.../explain`: why messages of a topic or subscription wait, as findings with evidence and suggested calls.
+"""`.../explain`: reports why messages of a topic or subscription wait, as findings with evidence and suggested calls.
 
-Reads change nothing. Expensive work runs in time slices. Evidence is limited and contains the number of omitted items.
+Requests change nothing. Expensive work runs in time slices. Lists in the evidence are limited and contain the number of
+omitted items.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def routes() -> list[Route]:
 async def explain_one(call: Call) -> Response:
     """Explain why messages of a subscription wait. Without a problem, the list of findings is empty.
 
-    `key` (or `keyBase64`) selects messages of that key, `consumer` those of that consumer, `messageId` one message.
+    `key` (or `keyBase64`) limits the explanation to messages with this key, `consumer` to messages of this consumer,
+    `messageId` to one message.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -97,7 +99,6 @@ async def explain_one(call: Call) -> Response:
 
 
 def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | None) -> dict[str, Any]:
-    """Return the subject of a request for a topic that is not loaded."""
     if message_id is not None:
         return _message_subject(message_id)
     if key is not None:
@@ -131,12 +132,14 @@ async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
 
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
-    """Return the exceeded backlog quota. A backlog that cannot be measured counts as not exceeded."""
+    """Return the exceeded backlog quota, or None. A backlog that cannot be measured counts as not exceeded."""
     return await exceeded_if_known(topic) if isinstance(topic, Topic) else None
 
 
 async def explain_topic(call: Call) -> Response:
-    """Explain why messages of a topic wait: findings of the topic, and a summary of each subscription."""
+    """Explain why messages of a topic wait. Returns the findings about the topic, and a summary of each
+    subscription.
+    """
     call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
     topic = await topic_to_explain(call)
@@ -168,9 +171,9 @@ def _of_membership(call: Call) -> list[Finding]:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return summaries of the named subscriptions that still exist.
+    """Return summaries of the named subscriptions. A subscription that was deleted meanwhile is omitted.
 
-    Yields within and after each subscription, because they can take long.
+    Pauses during and after each subscription, because a summary can take long.
     """
     listed: list[dict[str, Any]] = []
     for name in names:
@@ -190,7 +193,9 @@ def _findings(topic: TopicBase, subscription: SubscriptionBase) -> Steps:
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
-    """Raise 503 or 404 if the topic or subscription was closed meanwhile, because findings are then outdated."""
+    """Raise AdminError 503 or 404 if the topic or subscription was closed meanwhile, because the findings are outdated
+    then.
+    """
     if topic.is_fenced:
         raise ServiceNotReady(f"Topic {topic.name} is being unloaded; retry")
     if subscription is not None and subscription.is_closed:
@@ -198,7 +203,7 @@ def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = No
 
 
 def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:
-    """Return the response for any subject. `more` has members of one kind of subject."""
+    """Return the response for any subject. `more`: additional members."""
     document: dict[str, Any] = {"topic": str(call.topic_name())}
     if "subscription" in call.scope["path_params"]:
         document["subscription"] = call.name("subscription")
@@ -222,7 +227,7 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
-    """Return the consumer of a key, or None if the subscription ignores keys or has no consumers."""
+    """Return the hash and consumer of a key. None if the subscription type ignores keys, or if it has no consumers."""
     key_order = subscription.key_order
     if key_order is None or not subscription.consumers:
         return None

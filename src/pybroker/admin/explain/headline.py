@@ -1,4 +1,4 @@
-"""The headline of an explanation: the state of its subject, and since when. Pure."""
+"""Headline of an explanation: the state of its subject, and the start of this state. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loads the topic to explain, and waits for a short time if it is being loaded or closed.
+"""Loads the topic to explain. If it is being loaded or closed, waits for a short time only.
 
-Explaining a blocked topic must not block: the call is answered within `LOAD_WAIT_S`. A started load continues in the
-background.
+An explanation of a blocked topic must not block itself: the response is sent within `LOAD_WAIT_S`. A load that was
+started continues in the background.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ LOAD_WAIT_S = 2.0
 
 
 async def topic_to_explain(call: Call) -> TopicBase | list[Finding]:
-    """Return the topic of the path, or the findings why it is not available. Raises 404 if it does not exist."""
+    """Return the topic in the path, or findings that report why it is not available. Raises AdminError 404 if it does
+    not exist.
+    """
     name = call.topic_name()
     if (not_served := await _not_served(call, name)) is not None:
         return [not_served]
@@ -43,7 +45,9 @@ async def topic_to_explain(call: Call) -> TopicBase | list[Finding]:
 
 
 async def _not_served(call: Call, name: TopicName) -> Finding | None:
-    """Return why this broker of a cluster does not serve the topic; None if it does, or serves all topics."""
+    """Return a finding that reports why this broker does not serve the topic. None if it does, or if it is a standalone
+    broker.
+    """
     ownership = call.broker.ownership
     if ownership is None or call.resources.namespace(name.namespace) is None:
         return None

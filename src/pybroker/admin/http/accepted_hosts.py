@@ -1,7 +1,8 @@
-"""The Host header of HTTP requests without credentials: the defence against DNS rebinding.
+"""Check of the Host header in HTTP requests without credentials, to prevent DNS rebinding.
 
-A web page of another site can make its own host name resolve to this machine. The browser then treats the broker as a part
-of that site, so that the page can read its answers. The Host header of such requests contains the name of the site.
+A web page of another site can make its own host name resolve to this machine. The browser then treats the broker as
+part of that site, so the page can read the broker's responses. The Host header of these requests contains the name of
+the other site.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^\[\]:]*)(?::[0-9]*)?")
 
 
 class AcceptedHosts:
-    """Accepts IP addresses, `localhost` and its subdomains, and listed names.
+    """Accepts IP addresses, `localhost` and its subdomains, and configured names.
 
-    A browser that connects to an IP address asks no name server, so that these cannot be rebound. The exception is the
-    unspecified address (0.0.0.0): browsers connect it to this machine, but do not apply their rules for local addresses.
+    IP addresses cannot be rebound, because a browser that connects to an IP address does not query DNS. The unspecified
+    address (0.0.0.0) is accepted only if it is configured: browsers connect to this machine then, but without their
+    protection of local addresses.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -35,7 +37,7 @@ class AcceptedHosts:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self | None:
-        """Return None if requests with any host are accepted."""
+        """Return None if the configuration accepts any host."""
         allowed = [each.strip() for each in config.http_allowed_hosts if each.strip()]
         if ANY_HOST in allowed or not (allowed or is_loopback(config.bind_address)):
             return None
@@ -54,7 +56,9 @@ class AcceptedHosts:
         return name in self._names or name == LOCALHOST or name.endswith(f".{LOCALHOST}")
 
     def check(self, host_header: str | None) -> None:
-        """Raises AdminError 421. Browsers send a Host header with each request, so a request without one is accepted."""
+        """Check the host. Raises AdminError 421. A request without a Host header is accepted, because browsers always
+        send one.
+        """
         if host_header is None or self.accepts(host_header):
             return
         raise AdminError(
@@ -78,5 +82,5 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _name_of(host: str) -> str:
-    """Return the form in which hosts are compared: lower case, without brackets and the final dot of an absolute name."""
+    """Return the host in the form that is compared: lower case, without brackets and without a final dot."""
     return host.strip().removeprefix("[").removesuffix("]").lower().removesuffix(".")

@@ -1,8 +1,8 @@
-"""Request processing: header limit, credentials, route, response, and the fault boundary.
+"""Processing of requests: header limit, credentials, route, response, and the fault boundary.
 
-Invariants: for any exception of a handler, the client receives one response with Pulsar's status and `{"reason": ...}`,
-or a closed connection if the response had begun. A bug is logged once; clients never see its stack trace. Only
-`/metrics`, health probes and the console's files need no credentials.
+Invariants: for any exception of a handler, the client receives one response with Pulsar's status and `{"reason": ...}`;
+if the response had already begun, the connection is closed. An unexpected exception is logged once, and clients never
+see its stack trace. Only `/metrics`, health probes and the console's files require no credentials.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OWN_SITES = frozenset({"same-origin", "none"})
 
 
 class Application:
-    """Owned by the HTTP server."""
+    """ASGI application of the HTTP server."""
 
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
@@ -145,7 +145,6 @@ class Application:
         return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
-        """Return the response for an exception. Unexpected exceptions are logged."""
         match error:
             case AdminError():
                 return _reason(error.status, error.reason, error.retry_after_s)
@@ -165,10 +164,10 @@ class Application:
 
 
 def _check_site(scope: Scope) -> None:
-    """Refuse changes by web pages of other sites, which would use the permissions of the browser's user. Raises
+    """Reject changes by web pages of other sites, which would use the permissions of the browser's user. Raises
     AdminError 403.
 
-    Browsers set this header in requests to trustworthy addresses (HTTPS or local), and pages cannot change it. Other
+    Browsers send the header Sec-Fetch-Site to trustworthy addresses (HTTPS or local), and pages cannot change it. Other
     programs do not send it.
     """
     site = Headers(scope=scope).get("sec-fetch-site", "none")
@@ -180,10 +179,10 @@ def _check_site(scope: Scope) -> None:
 
 
 class _Answer:
-    """The response to one request, with a deadline for each write.
+    """Response to one request, with a deadline for each write.
 
-    Invariant: a response starts only after a body within the limit has arrived. Otherwise bytes that arrive after the
-    connection is closed could reset it before the client reads the response.
+    Invariant: a response starts only after the request body has arrived, unless the body exceeds its limit. Otherwise
+    bytes that arrive after the connection is closed could reset it before the client has read the response.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
@@ -192,7 +191,7 @@ class _Answer:
         self.started = False
         self.started_ms = 0.0
         self.status = 0
-        """0 until the response starts."""
+        """HTTP status; 0 until the response starts."""
         self._has_body_left = True
         self._is_head = scope["method"] == "HEAD"
         self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
@@ -264,7 +263,7 @@ def _client_address(scope: Scope) -> str:
 
 
 def _content_length(start: Message) -> int:
-    """Return the declared size, or 0 if the response is generated while it is sent."""
+    """Return the declared size in bytes; 0 if the response is generated while it is sent."""
     return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
 
 

@@ -1,4 +1,4 @@
-"""The audit log: one line of the logger `pybroker.audit` per REST call that can change something, successful or not.
+"""Audit log: the logger `pybroker.audit` writes one line per REST call that can change something, successful or not.
 
 Invariant: a line contains no secret: no body, header or query token. Published messages, read leases and plans are not
 logged, because they are frequent.

@@ -1,8 +1,8 @@
-"""Sending of file parts with `sendfile`, in a thread.
+"""Sending of parts of files with `sendfile`, in a thread.
 
-Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The
-thread has a duplicate of the socket's descriptor, so that it never writes to another connection that reuses the number
-of a closed one. docs/contributing/benchmarks.md compares this with copies through the event loop.
+Invariants: while a thread sends, no other code writes to the connection. The end of the request ends the thread. The
+thread has its own duplicate of the socket descriptor; otherwise it could write to a new connection that reuses the
+descriptor number. docs/contributing/benchmarks.md compares this with copying through the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_MS = 200
 
 
 class _Sent:
-    """Represents body bytes that were already sent. h11 uses only its length, to check Content-Length."""
+    """Placeholder for body bytes that were already sent. h11 uses only its length, to check Content-Length."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -40,7 +40,7 @@ class _Sent:
 
 
 class FileSender:
-    """Sends parts of files as response bodies of one connection. Owned by the connection."""
+    """Sends parts of files as response bodies of one connection."""
 
     def __init__(self, transport: asyncio.Transport, connection: h11.Connection) -> None:
         self._transport = transport
@@ -71,9 +71,10 @@ class FileSender:
 
 
 class SocketWriter:
-    """A socket descriptor that a thread writes to. `send` runs in the thread, `release` on the event loop.
+    """Socket descriptor for one thread. The thread calls `send`; the event loop calls `release`.
 
-    Invariant: the later of the two closes the descriptor, once, so never while the thread uses it.
+    Invariant: the later of both calls closes the descriptor, so it is closed exactly once and never while the thread
+    uses it.
     """
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
@@ -84,7 +85,9 @@ class SocketWriter:
         self._released = threading.Event()
 
     def send(self, offset: int, length: int, file: LedgerFile) -> None:
-        """Send a part of `file`. Raises ClientGone if the client has disconnected, or has not read for the timeout."""
+        """Send a part of `file`. Raises ClientGone if the client has disconnected, or has read nothing for the
+        timeout.
+        """
         with self._lock:
             if self._released.is_set():
                 raise ClientGone

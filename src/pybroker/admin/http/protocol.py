@@ -1,7 +1,7 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-It adds connection limits (total and per address), a deadline for request heads, which uvicorn does not enforce while
-data arrives, the end of connections that do not read, a limit of reads per event loop iteration, and the client
+Added are connection limits (total and per address); a deadline for request heads, which uvicorn does not enforce while
+data arrives; closing of connections whose client does not read; a read limit per event loop iteration; and the client
 certificate.
 """
 
@@ -36,7 +36,7 @@ _silent.propagate = False
 
 
 class Connections(ServerState):
-    """The open connections and running requests.
+    """Open connections and running requests.
 
     Invariant: `all_closed` is set exactly when no connection is open.
     """
@@ -58,7 +58,7 @@ class Connections(ServerState):
 
 
 class HttpProtocol(H11Protocol):
-    """Owned by `Connections` while open."""
+    """One HTTP connection. `Connections` lists it while it is open."""
 
     def __init__(self, config: Config, connections: Connections) -> None:
         super().__init__(config, connections, {}, asyncio.get_running_loop())
@@ -95,7 +95,9 @@ class HttpProtocol(H11Protocol):
         self._start_head_timer()
 
     def refuse(self) -> None:
-        """Send 503 and close: the limit is reached, or a newer connection displaced this one."""
+        """Send 503 and close the connection, because the connection limit is reached or a newer connection displaced
+        this one.
+        """
         self._all.refused += 1
         if not self.transport.is_closing():
             self.transport.write(
@@ -130,7 +132,9 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close a connection that does not read. While a response is generated, its writer has the deadline."""
+        """Close the connection if its client does not read. While a response is generated, the writer of the response
+        enforces the deadline instead.
+        """
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
         if not owed_bytes or is_answering or owed_bytes != self._owed_bytes:
@@ -159,9 +163,9 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Limits a connection's reads per event loop iteration.
+    """Limits how much a connection reads per event loop iteration.
 
-    A separate class, because the event loop reads without limit for uvicorn's class.
+    A separate class, because the event loop reads without limit for the protocol class of uvicorn.
     """
 
     def __init__(self, config: Config, connections: Connections) -> None:

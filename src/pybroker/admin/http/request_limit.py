@@ -1,6 +1,7 @@
-"""Requests per second per client address (`httpRequestsLimitEnabled`).
+"""Limit of requests per second and client address (`httpRequestsLimitEnabled`).
 
-At most MAX_CLIENTS are remembered. The least recently active one is removed, which restores its full allowance.
+At most MAX_CLIENTS addresses are tracked. The least recently active address is removed first, which restores its full
+allowance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ MAX_CLIENTS = 10_000
 
 
 class RequestLimit:
-    """The caller passes monotonic milliseconds."""
+    """Token buckets by client address. The caller passes monotonic milliseconds."""
 
     def __init__(self, max_per_second: float) -> None:
         assert max_per_second > 0
@@ -23,7 +24,7 @@ class RequestLimit:
         self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, address: str, now_ms: float) -> None:
-        """Count one request. Raises AdminError 429."""
+        """Count one request. Raises AdminError 429 above the limit."""
         # Reinsert, so that the dictionary is ordered by last request.
         bucket = self._buckets.pop(address, None) or TokenBucket(self._units, self._period_ms, now_ms)
         if len(self._buckets) >= MAX_CLIENTS:

@@ -1,6 +1,6 @@
-"""A tree of path segments that finds the routes of a path.
+"""Tree of path segments that finds the routes which can match a path.
 
-Without it, each of some hundred routes would match the whole path, which can have 8 KiB.
+Without the tree, each of several hundred routes would be matched against the whole path, which can have 8 KiB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _REST = "{rest:path}"
 
 
 class _Node:
-    """The routes that share the path from the root to this node."""
+    """Routes that share the path from the root to this node."""
 
     __slots__ = ("ends", "fixed", "open_ends", "parameter")
 
@@ -37,8 +37,8 @@ class _Node:
 class RouteTable:
     """All routes in order. Immutable.
 
-    Invariant: there is one router per set of routes that some path can match, fewer than the square of the number of
-    routes.
+    Invariant: there is one router per set of routes that some path can match. The number of routers is less than the
+    square of the number of routes.
     """
 
     def __init__(self, routes: Sequence[BaseRoute], default: ASGIApp) -> None:
@@ -58,7 +58,7 @@ class RouteTable:
             (node.open_ends if is_open else node.ends).append(index)
 
     def router(self, path: str) -> Router:
-        """Return a router of the possible routes. It tries them in order."""
+        """Return a router with the possible routes of the path, which tries them in order."""
         found = tuple(sorted(self.candidates(path)))
         router = self._routers.get(found)
         if router is None:
@@ -67,7 +67,7 @@ class RouteTable:
         return router
 
     def candidates(self, path: str) -> list[int]:
-        """Return the indexes of all matching routes, and possibly a few others, unordered."""
+        """Return the indexes of all matching routes, unordered. A few routes may be included that do not match."""
         nodes, found = [self._root], []
         for segment in path.split("/"):
             reached = []

@@ -1,6 +1,6 @@
 """`.../message/{ledger}/{entry}/...` and `.../disconnect`: operations on one message, consumer, or producer.
 
-The audit log contains each call (`http/audit.py`).
+Each call is recorded in the audit log (`http/audit.py`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def routes() -> list[Route]:
 
 
 async def acknowledge(call: Call) -> Response:
-    """Acknowledge one entry, or with `batchIndex` one message of its batch. It is durable when this returns.
+    """Acknowledge one entry, or with `batchIndex` one message of its batch. The acknowledgement is durable when the
+    call returns.
 
-    A consumer that has received it may still process and acknowledge it. 409 if an open transaction has acknowledged
-    it.
+    A consumer that has received the message may still process and acknowledge it. 409 if an open transaction has
+    acknowledged it.
     """
     require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
@@ -65,7 +66,8 @@ async def redeliver(call: Call) -> Response:
     """Take one entry from its consumer and redeliver it now, to a consumer that the dispatcher selects. All chunks of a
     large message are redelivered.
 
-    409 if no consumer has it, 412 for Exclusive and Failover. The previous consumer may still process it.
+    409 if no consumer holds the entry, 412 for Exclusive and Failover subscriptions. The previous consumer may still
+    process the message.
     """
     position = _position(call)
 
@@ -77,7 +79,7 @@ async def redeliver(call: Call) -> Response:
 
 
 async def disconnect_consumer(call: Call) -> Response:
-    """Close the consumers of a name, or one of them with `consumerId`. Their messages are redelivered. Clients
+    """Close the consumers with a name, or with `consumerId` only one of them. Their messages are redelivered. Clients
     reconnect.
     """
     subscription_name, name = call.name("subscription"), call.name("consumer")
@@ -98,7 +100,7 @@ async def disconnect_consumer(call: Call) -> Response:
 
 
 async def disconnect_producer(call: Call) -> Response:
-    """Close the producer of a name. Its client reconnects."""
+    """Close the producer with a name. Its client reconnects."""
     call.require_topic_admin(call.topic_name())
     name = call.name("producer")
     topic = await existing_any_topic(call)
@@ -110,7 +112,9 @@ async def disconnect_producer(call: Call) -> Response:
 
 
 async def on_message(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path, under its lock. The topic must not be partitioned."""
+    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned. `what`: the
+    operation, for error texts.
+    """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

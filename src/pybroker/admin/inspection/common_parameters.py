@@ -1,4 +1,4 @@
-"""Query parameters of this folder: a key, a page, one message."""
+"""Query parameters that the routes of this folder share: a key, a page, one message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGE = (LIMIT, Query("after", "`next` of the previous page"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:
-    """Return the subscription of the path. The topic must be persistent and not partitioned. Requires permission to
+    """Return the subscription in the path. The topic must be persistent and not partitioned. Requires permission to
     consume.
     """
     require_persistent_subscription(call, what)
@@ -36,7 +36,7 @@ async def single_subscription(call: Call, what: str) -> Subscription:
 
 
 def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
-    """Return the key order. Raises AdminError 412 if the subscription is not Key_Shared."""
+    """Return the state of the key order. Raises AdminError 412 if the subscription is not Key_Shared."""
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
@@ -70,7 +70,7 @@ def required_key(call: Call) -> bytes:
 
 
 def page_limit(call: Call) -> int:
-    """Return the requested page size. Raises AdminError 412 outside of the limits."""
+    """Return the requested page size. Raises AdminError 412 if it is out of range."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
         raise AdminError(412, f"limit is {limit}; it must be from 1 to {MAX_LIMIT}")
@@ -78,7 +78,9 @@ def page_limit(call: Call) -> int:
 
 
 def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
-    """Return the start of the page, from the previous page's `next`, or `start`. Raises AdminError 412 for other text."""
+    """Return the start of the page, decoded from `after`; `start` for the first page. Raises AdminError 412 for any
+    other text.
+    """
     text = call.query("after")
     if not text:
         return list(start)
@@ -89,7 +91,7 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
-    """Return the JSON member of a key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, or `{}` for None."""
+    """Return the JSON member for a key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, `{}` for None."""
     if key is None:
         return {}
     try:

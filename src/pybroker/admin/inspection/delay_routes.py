@@ -28,7 +28,7 @@ _CURSOR = "delayed"
 
 
 class Delay(msgspec.Struct):
-    """The delivery time of a message, in Unix milliseconds."""
+    """Delivery time of a message, in Unix milliseconds."""
 
     deliverAt: int  # noqa: N815
 
@@ -42,8 +42,9 @@ def routes() -> list[Route]:
 
 
 async def delayed(call: Call) -> Response:
-    """List delayed messages by position, `limit` per page; `after` is `next` of the previous page. `changed`: an
-    administrator has set the delivery time.
+    """List delayed messages by position, in pages. `changed`: an administrator has set the delivery time.
+
+    `limit` is the page size; `after` is `next` of the previous page.
     """
     subscription = await single_subscription(call, "Listing delayed messages")
     limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
@@ -88,11 +89,11 @@ def _message(subscription: Subscription, read: ReadEntry) -> dict[str, Any]:
 
 
 async def deliver_at(call: Call) -> Response:
-    """Delay a message until `deliverAt`, or deliver it earlier. A past time means now. The change persists over
+    """Set the delivery time of a message, to a later or earlier time. A past time means now. The change survives
     restarts.
 
-    Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 above 10,000 changed messages
-    of a subscription.
+    Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 if the delivery times of
+    10,000 messages of the subscription are already changed.
     """
     require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))

@@ -51,10 +51,10 @@ def routes() -> list[Route]:
 
 
 async def hash_of(call: Call) -> Response:
-    """Return the hash of a key, with its range, consumer and state.
+    """Return the hash of a key, with its hash range, consumer and state.
 
     The key is `key` as text, or `keyBase64`. `state` is `draining` while the previous consumer has unacknowledged
-    messages of the hash, `waiting` while its messages wait for the consumer, `unowned` without a consumer, otherwise
+    messages of the hash, `waiting` while messages wait for the consumer, `unowned` without a consumer, and otherwise
     `owned`.
     """
     subscription = await single_subscription(call, "Looking up a hash")
@@ -130,7 +130,9 @@ def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dic
 
 
 async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
-    """Return the keys of entries: ordering key or key, and further keys of messages in a batch."""
+    """Return the keys of each entry: the ordering key or else the key; for a batch, also the different keys of its
+    messages.
+    """
     config = subscription.runtime.config
     found: dict[Position, list[bytes]] = {}
     count = 0
@@ -150,7 +152,9 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
 
 
 async def waiting(call: Call) -> Response:
-    """List hashes with waiting messages: consumer, count and time. `lookAhead` in stats shows ten of them."""
+    """List hashes with waiting messages: consumer, number of messages, and start of the wait. `lookAhead` in the
+    statistics shows ten of these hashes.
+    """
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     key_order = key_order_of(subscription, "waiting hashes")

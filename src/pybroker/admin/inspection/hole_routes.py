@@ -21,11 +21,12 @@ def routes() -> list[Route]:
 
 
 async def ack_holes(call: Call) -> Response:
-    """Return the mark-delete position, the oldest unacknowledged message with its age, the first `limit` acknowledged
-    ranges after it, and why ledgers are not trimmed: cursors, read leases, retention, open transactions.
+    """Return the gaps in a subscription's acknowledgements, and why ledgers of the topic are not trimmed.
 
-    In `held`, `ledgers` and `bytes` are what this subscription retains. `reasons` lists the ledgers that each reason of
-    the topic retains; a ledger can have several reasons.
+    The response contains the mark-delete position, the oldest unacknowledged message with its age, and the first
+    `limit` acknowledged ranges after the mark-delete position. In `held`, `ledgers` and `bytes` count the ledgers that
+    this subscription retains. `reasons` lists cursors, read leases, retention and open transactions that retain ledgers
+    of the topic; a ledger can have several reasons.
     """
     subscription = await single_subscription(call, "Listing gaps in acknowledgements")
     limit = page_limit(call)

@@ -1,5 +1,6 @@
-"""Metrics of ledgers on BookKeeper: the client's, with the names of a Java broker with
-`bookkeeperClientExposeStatsToPrometheus=true`, and the condition of the bookies.
+"""Metrics of ledgers on BookKeeper, and the state of the bookies.
+
+The metrics of ledgers have the names of a Java broker with `bookkeeperClientExposeStatsToPrometheus=true`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 CLIENT = "pulsar_managedLedger_client_bookkeeper_client_"
 MAX_BOOKIES = 100
-"""Bookies with rows of their own: those that are not usable first."""
+"""Maximum number of bookies with separate rows; unusable bookies come first."""
 
 
 def bookkeeper_lines(samples: Samples, store: LedgerStore) -> Iterator[str]:
-    """Yield nothing for other stores."""
+    """Yield the metric lines; none for other ledger stores."""
     statistics, bookies = store.client_statistics(), store.bookies()
     if statistics is not None:
         yield from _client(samples, statistics)

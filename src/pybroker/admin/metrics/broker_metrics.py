@@ -43,12 +43,12 @@ METADATA_STORE = "metadata-store"
 
 
 def _in_seconds(name: str) -> str:
-    """Return a metric's name with the full unit, as Prometheus requires."""
+    """Return the metric name with its unit spelled out, as Prometheus requires."""
     return f"{name}econds" if name.endswith("_s") else name
 
 
 class BrokerLines:
-    """Writes the metrics of the broker. It stores only the registry of process metrics."""
+    """Writer of the broker's metrics. Stores only the registry of process metrics."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -153,7 +153,7 @@ class BrokerLines:
         yield from self._membership()
 
     def _metadata_session(self) -> Iterator[str]:
-        """Yield metrics of the session with a shared store; none without one."""
+        """Yield metrics of the session with a shared metadata store; none without one."""
         session, samples = self._broker.metadata_store.session_report, self._samples
         if session is None:
             return
@@ -165,7 +165,7 @@ class BrokerLines:
         yield from samples.gauge("pybroker_metadata_cache_pending", 0 if refresher is None else refresher.pending)
 
     def _membership(self) -> Iterator[str]:
-        """Yield metrics of the membership in a cluster; none for a broker that is alone."""
+        """Yield metrics of the cluster membership; none for a standalone broker."""
         if self._broker.membership is None:
             return
         report, samples = self._broker.membership.report(), self._samples
@@ -182,7 +182,6 @@ class BrokerLines:
             yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
 
     def _internals(self) -> Iterator[str]:
-        """Yield metrics that Pulsar does not have."""
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
         yield from samples.gauge("pybroker_ready", int(broker.unready_reason() is None))
         if stats.certificate_expires_s is not None:

@@ -1,7 +1,7 @@
 """`/admin/v2/broker-stats/...`: figures of the broker as JSON, for older tools.
 
 Lists of all topics are streamed one topic at a time. Calls about Java beans, pooled allocators and BookKeeper return
-empty responses of Pulsar's form.
+empty responses in Pulsar's format.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_ARENAS = {
 
 
 class BrokerStatsRoutes:
-    """Serves the rates of the common sampler."""
+    """Routes of the broker statistics. Rates come from `RateSampler`."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -153,7 +153,9 @@ def _text(value: object) -> str:
 
 
 async def get_allocator(call: Call) -> Response:
-    """Return the memory of messages: published and not stored (`default`), or cached (`ml-cache`)."""
+    """Return the memory of messages in bytes: `default` for published messages that are not stored yet, `ml-cache` for
+    cached messages.
+    """
     call.require_superuser()
     name = call.name("allocator")
     if name not in _ALLOCATORS:
@@ -164,13 +166,13 @@ async def get_allocator(call: Call) -> Response:
 
 
 async def get_beans(call: Call) -> Response:
-    """Return an empty list: this is not a Java process."""
+    """Return an empty list, because this is not a Java process."""
     call.require_superuser()
     return json_response([])
 
 
 async def get_bookie_operations(call: Call) -> Response:
-    """Return zeros: the broker does not use BookKeeper."""
+    """Return zeros, because topics have no separate counts of BookKeeper operations."""
     call.require_superuser()
     return _stream(call, _bookie_operations_text(call.broker))
 

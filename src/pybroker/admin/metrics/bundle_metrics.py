@@ -1,4 +1,4 @@
-"""Metrics of bundles, if `exposeBundlesMetricsInPrometheus` is true."""
+"""Metrics of namespace bundles, if `exposeBundlesMetricsInPrometheus` is true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bundle_lines(samples: Samples, broker: BrokerService, rates: RateSampler, host: str) -> Iterator[str]:
-    """Yield lines, and "" after each examined topic."""
+    """Yield the metric lines, and "" after each examined topic, so that the caller can pause."""
     loads: dict[str, BundleLoad] = {}
     for _ in bundle_loads(broker, rates, loads):
         yield ""

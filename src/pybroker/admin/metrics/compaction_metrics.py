@@ -1,4 +1,4 @@
-"""The `pulsar_compaction_...` metrics of topics that were compacted since they were loaded."""
+"""Metrics `pulsar_compaction_...` of topics that were compacted since they were loaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMPACTION_NAMES = (
 
 
 def compaction_values(counters: CompactionCounters, view: CompactedInfo | None) -> Sequence[Number]:
-    """Return the values in the order of COMPACTION_NAMES. Throughput refers to the running time of compactions."""
+    """Return the values in the order of COMPACTION_NAMES. Throughput is relative to the running time of compactions."""
     running_s = counters.running_ms / _MS_PER_S
     latency = counters.write_latency_ms
     return (

@@ -1,5 +1,6 @@
-"""The text format of the page: HELP and TYPE lines, samples, labels. Functions return small texts, which the caller
-joins.
+"""Text format of the metrics page: HELP and TYPE lines, samples, labels.
+
+Functions return small texts, which the caller joins.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TAKEN_LABELS = frozenset(
 
 
 def is_free_label(name: str) -> bool:
-    """Return whether `name` is a valid label that rows of topics do not use."""
+    """Return whether `name` is a valid label name that rows of topics do not use."""
     return _LABEL.fullmatch(name) is not None and name not in _TAKEN_LABELS
 
 
@@ -41,9 +42,10 @@ def number_text(value: Number) -> str:
 
 
 def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
-    """Return a metric's HELP and TYPE lines.
+    """Return the HELP and TYPE lines of a metric.
 
-    Pulsar declares its own metrics as gauges. This broker declares metrics whose names end in `_total` as counters.
+    Pulsar declares all its metrics as gauges. This broker declares metrics with a name that ends in `_total` as
+    counters.
     """
     if kind == "counter" and not name.endswith("_total"):
         name += "_total"
@@ -56,8 +58,8 @@ def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
 class Table:
     """Rows of many objects, written metric by metric.
 
-    Values are stored in columns of some hundred rows: a tuple per row would be some hundred thousand objects that the
-    garbage collector visits while it blocks the event loop.
+    Values are stored in columns of several hundred rows. A tuple per row would be hundreds of thousands of objects,
+    which the garbage collector would visit while it blocks the event loop.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -67,7 +69,7 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """Add an object's labels, in braces, and its values, in the order of the names."""
+        """Add the labels (in braces) and the values of an object. The values are in the order of the metric names."""
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:
@@ -78,7 +80,9 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines, once. Written columns are released one by one, because releasing all at once takes long."""
+        """Yield the lines. Can be called once, because written columns are released one by one; releasing all together
+        takes long.
+        """
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):
@@ -89,7 +93,7 @@ class Table:
 
 
 def _column(name: str, labels: list[str], values: Sequence[Number]) -> str:
-    """Format one metric's rows. This is the innermost loop of a scrape: about a million rows for 10,000 topics."""
+    """Format the rows of one metric. This is the innermost loop of a scrape: about a million rows for 10,000 topics."""
     value = values[0]
     if values.count(value) == len(values):  # mostly 0; this is three times as fast
         between = f" {value}\n{name}"
@@ -98,7 +102,7 @@ def _column(name: str, labels: list[str], values: Sequence[Number]) -> str:
 
 
 class Samples:
-    """Metrics of the broker. Each sample starts with the cluster label."""
+    """Formatter of broker metrics. Each sample starts with the cluster label."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = f'cluster="{escape(cluster)}"'
@@ -116,11 +120,13 @@ class Samples:
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
 
     def counter(self, name: str, total: Number, /, **labels: str) -> Iterator[str]:
-        """Yield a counter. `name` has no `_total`."""
+        """Yield the lines of a counter. `name` does not contain the suffix `_total`."""
         yield f"{type_line(name, 'counter')}{name}_total{self.labels(**labels)} {total}\n"
 
     def summary(self, name: str, total: Buckets, window: BucketsWindow) -> Iterator[str]:
-        """Yield quantiles of the last window, estimated within its buckets; count and sum since the start."""
+        """Yield a summary: quantiles of the last window (estimated within its buckets), count and sum since the
+        start.
+        """
         yield type_line(name, "summary")
         for fraction in QUANTILES:
             value = quantile(window.counts, total.bounds, fraction)
@@ -129,8 +135,8 @@ class Samples:
         yield f"{name}_sum{self.labels()} {number_text(total.total)}\n"
 
     def histogram(self, name: str, buckets: Buckets, *, divisor: int = 1, **labels: str) -> Iterator[str]:
-        """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`, such as 1000 for ms to
-        seconds.
+        """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`, such as 1000 to
+        convert ms to seconds.
         """
         yield type_line(name, "histogram")
         yield from self.histogram_samples(name, buckets, divisor, **labels)

@@ -1,4 +1,4 @@
-"""Broker figures that appear on the metrics page as `pulsar_...` and in `broker-stats` as `brk_...`."""
+"""Figures of the broker that the metrics page shows as `pulsar_...` and `broker-stats` shows as `brk_...`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
 
 
 def topic_load_figures(stats: BrokerStats, rates: BrokerRates) -> dict[str, Number]:
-    """Return figures of the last window, NaN if no topic was loaded in it."""
+    """Return load times of topics in the last window; NaN if no topic was loaded in it."""
     window = rates.topic_load_ms
     figures: dict[str, Number] = {
         "topic_load_time_mean_ms": window.total / window.count if window.count else float("nan")
@@ -76,7 +76,7 @@ def connection_figures(stats: BrokerStats) -> dict[str, Number]:
 
 
 def health_figures(stats: BrokerStats) -> dict[str, Number]:
-    """Return 1 if the last periodic check succeeded, 0 if it failed, -1 before the first."""
+    """Return the result of the last periodic health check: 1 for success, 0 for failure, -1 before the first check."""
     return {"health": -1 if stats.is_healthy is None else int(stats.is_healthy)}
 
 

@@ -1,4 +1,4 @@
-"""The `# HELP` lines of the page, by metric name. For a metric of Pulsar, the text describes this broker's value."""
+"""Texts of the `# HELP` lines, by metric name. For a metric of Pulsar, the text describes the value in this broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The `pulsar_ml_...` metrics: operations of managed ledgers in the last window, summed per namespace.
+"""Metrics `pulsar_ml_...`: operations of managed ledgers in the last window, summed per namespace.
 
-Figures with replicas are those without, times the copies of an entry (managedLedgerDefaultWriteQuorum on BookKeeper). The
-buckets of the ledger switch latency are empty, because appends do not wait for a new ledger.
+Figures that include replicas are the figures without replicas, times the copies per entry
+(managedLedgerDefaultWriteQuorum on BookKeeper). The buckets of the ledger switch latency are empty, because appends do
+not wait for a new ledger.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class LedgerSums:
         self.size_counts = [a + b for a, b in zip(self.size_counts, sizes, strict=True)]
 
     def buckets(self, name: str, window_s: float) -> dict[str, float]:
-        """Return samples per second of each bucket, by its two bounds; OVERFLOW for those above."""
+        """Return samples per second by bucket. The key contains both bounds of the bucket; OVERFLOW for larger
+        samples.
+        """
         counts = self.size_counts if name == ENTRY_SIZES else self.latency_counts
         if name == LEDGER_SWITCHES:
             counts = [0] * len(counts)
@@ -97,7 +100,7 @@ class LedgerSums:
 
 
 def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float) -> Iterator[str]:
-    """Yield lines by namespace and domain. Buckets are not cumulative."""
+    """Yield the metric lines by namespace and domain. Buckets are not cumulative."""
     if not sums:
         return
     for index, name in enumerate(LEDGER_NAMES):
@@ -117,7 +120,7 @@ def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float)
 
 
 def cursor_values(cursor: ManagedCursor) -> tuple[int, ...]:
-    """Return the values in the order of CURSOR_NAMES. Cursors are not stored in ZooKeeper."""
+    """Return the values in the order of CURSOR_NAMES. Values about cursors in ZooKeeper are 0."""
     written_bytes = cursor.written_bytes
     return (
         cursor.writes,

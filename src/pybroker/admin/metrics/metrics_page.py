@@ -1,4 +1,4 @@
-"""The sections of the page and their order."""
+"""Sections of the metrics page in order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """Writes the page for each scrape."""
+    """Writer of the page. Each scrape writes a new page."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
-        """`http` returns the figures of the HTTP server."""
         self._http = http
         self._broker = broker
         self._runtime = broker.runtime

@@ -1,4 +1,6 @@
-"""`/metrics`: the Prometheus page, generated once for all requests within metricsPageIntervalMs, sent to a few clients
+"""`/metrics`: the Prometheus page.
+
+The page is written once for all requests within metricsPageIntervalMs, and sent to a limited number of clients
 concurrently.
 """
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
     from pybroker.memory.broker_memory import Memory
 
 SEND_BYTES = 65536
-"""Size of a write. Smaller ones need more event loop iterations."""
+"""Size of a write. Smaller writes need more event loop iterations."""
 RETRY_AFTER_S = 1
 IMPATIENCE = 10
-"""While other clients wait, one that does not read is disconnected this many times earlier."""
+"""Factor by which the deadline of a client that does not read is shorter while other clients wait."""
 
 
 class MetricsRoutes:
-    """Serves one page object."""
+    """Route of the metrics page."""
 
     def __init__(self, page: SharedPage, config: BrokerConfig, memory: Memory) -> None:
         self._page = page
@@ -96,7 +98,7 @@ def _accepts_gzip(call: Call) -> bool:
 
 
 class _PageResponse(Response):
-    """The page, sent by MetricsRoutes, which limits the clients."""
+    """Response with the metrics page. MetricsRoutes limits the concurrent responses."""
 
     def __init__(self, owner: MetricsRoutes, holder: Holder, *, compress: bool) -> None:
         super().__init__(media_type=CONTENT_TYPE)
@@ -118,7 +120,7 @@ class _PageResponse(Response):
 
 
 class TextStream(Response):
-    """Sends text while it is generated, and yields to the event loop after each part."""
+    """Response that sends text while it is generated, and yields to the event loop after each part."""
 
     def __init__(self, pieces: Iterator[str], deadline_s: float, *, media_type: str) -> None:
         super().__init__(media_type=media_type)

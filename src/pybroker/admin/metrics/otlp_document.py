@@ -1,6 +1,6 @@
-"""The metrics page as OpenTelemetry documents (OTLP, JSON encoding).
+"""Conversion of the metrics page to OpenTelemetry documents (OTLP, JSON encoding).
 
-Names, types, labels and values are parsed from the page's text, so that metrics are defined in one place. The text is
+Names, types, labels and values are parsed from the text of the page, so that metrics are defined only once. The text is
 trusted, because `MetricsPage` writes it.
 """
 
@@ -22,7 +22,7 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 def documents(page: str, resource: dict[str, str], version: str, now_ns: int) -> Iterator[Json]:
-    """Yield documents. A metric with more than MAX_POINTS samples continues in the next one.
+    """Yield the documents. A metric with more than MAX_POINTS samples continues in the next document.
 
     `resource` describes the broker; `now_ns` is the time of the samples, in Unix nanoseconds.
     """
@@ -50,7 +50,7 @@ def _attributes(labels: _Labels) -> list[Json]:
 
 
 def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
-    """Yield OTLP metrics, with their number of samples. A long one is split."""
+    """Yield OTLP metrics, each with its number of samples. A long metric is split."""
     family = _Family("", "", "", time_ns)
     meaning = ""
     for line in page.splitlines():
@@ -68,7 +68,7 @@ def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
 
 
 class _Family:
-    """The samples of one metric that are not yet yielded."""
+    """Samples of one metric that are not yielded yet."""
 
     def __init__(self, name: str, kind: str, meaning: str, time_ns: str) -> None:
         self._name = name
@@ -80,7 +80,7 @@ class _Family:
 
     @property
     def is_full(self) -> bool:
-        """Return whether to yield the samples. Histograms and summaries are never split."""
+        """Return whether the samples must be yielded now. Histograms and summaries are never split."""
         return len(self._points) >= MAX_POINTS
 
     def add(self, line: str) -> None:
@@ -127,7 +127,6 @@ class _Family:
 
 
 def _histogram_point(point: Json) -> Json:
-    """Convert cumulative bucket counts to separate ones, as in OTLP."""
     cumulative: list[tuple[str, int]] = point.pop("cumulative")
     counts = [count for _, count in cumulative]
     alone = [count - before for before, count in zip([0, *counts], counts, strict=False)]

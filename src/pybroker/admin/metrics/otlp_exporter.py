@@ -29,7 +29,7 @@ NS_PER_MS = 1_000_000
 
 
 class OtlpExporter:
-    """Owned by the HTTP server."""
+    """Periodic exporter of all metrics."""
 
     def __init__(self, page: MetricsPage, runtime: Runtime, presence: Presence) -> None:
         self._page = page
@@ -46,7 +46,7 @@ class OtlpExporter:
             await self.send()
 
     async def send(self) -> None:
-        """Export now. Log the first failure, and the first success after it."""
+        """Export now. Log only the first of several failures, and the first success afterwards."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         try:
             texts = []
@@ -69,7 +69,9 @@ class OtlpExporter:
         self._has_failed = False
 
     def _convert_and_post(self, page: str, now_ns: int) -> None:
-        """Convert and send, in a thread. Raises OSError or HTTPException if the collector is unreachable or refuses."""
+        """Convert and send the page. Runs in a thread. Raises OSError or HTTPException if the collector is unreachable
+        or returns an error.
+        """
         instance = self._presence.broker_id
         resource = {"service.name": "pybroker", "service.version": __version__, "service.instance.id": instance}
         for document in documents(page, resource, __version__, now_ns):

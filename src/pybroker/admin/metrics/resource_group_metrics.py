@@ -1,4 +1,4 @@
-"""Metrics of resource groups: limits, usage, and namespaces that join and leave."""
+"""Metrics of resource groups: limits, usage, and the numbers of namespaces that joined and left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX = "pulsar_resource_group_"
 
 
 def resource_group_lines(samples: Samples, groups: ResourceGroups, usage: GroupUsage) -> Iterator[str]:
-    """Yield nothing without groups. A quota of 0 or less means none."""
+    """Yield the metric lines; none without resource groups. A quota of 0 or less means no quota."""
     message_quotas: dict[tuple[str, str], Number] = {}
     byte_quotas: dict[tuple[str, str], Number] = {}
     for name in groups.names():

@@ -1,7 +1,7 @@
-"""A metrics page shared by all requests within metricsPageIntervalMs: written, compressed and stored once.
+"""Metrics page that all requests within metricsPageIntervalMs share: written, compressed and stored once.
 
-Invariants: at most one page is being written. Memory contains the current page and those still being sent, for any
-number of clients. Compression reduces the text to about 1/30.
+Invariants: at most one page is being written. Memory contains the current page, and older pages only while they are
+sent, for any number of clients. Compression reduces the text to about 1/30.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PART_BYTES = 16 * 1024
 """Minimum compressed size of a part, except for the last. Smaller parts need more event loop iterations."""
 PLAIN_PART_BYTES = 64 * 1024
 GZIP_WINDOW_BITS = 31
-FASTEST = 1  # compression level; higher ones gain little
+FASTEST = 1  # compression level; higher levels gain little
 
 
 class PageNotWritten(Exception):
-    """The page will not be completed."""
+    """Writing the page failed, so it will never be complete."""
 
 
 class WrittenPage:
-    """A page in progress or complete. Readers follow the writer."""
+    """A page that is being written, or is complete. Readers follow the writer."""
 
     def __init__(self, room: Holding) -> None:
-        """`room` counts its memory until it is neither current nor being sent."""
+        """`room` counts the page's memory until the page is neither current nor being sent."""
         self.is_whole = False
         self.has_failed = False
         self._parts: list[bytes] = []
@@ -59,7 +59,7 @@ class WrittenPage:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Keep the page until the context ends."""
+        """Keep the page in memory for the duration of this context."""
         self._users += 1
         try:
             yield
@@ -80,7 +80,7 @@ class WrittenPage:
         self._grown = asyncio.Event()
 
     async def compressed(self) -> AsyncIterator[bytes]:
-        """Yield gzip parts. Raises PageNotWritten."""
+        """Yield the page in gzip parts. Raises PageNotWritten."""
         index = 0
         while True:
             while index < len(self._parts):
@@ -105,7 +105,7 @@ class WrittenPage:
 
 
 class SharedPage:
-    """Owned by the HTTP server, which also owns `tasks`."""
+    """Owner of the current page. `tasks` belongs to the HTTP server."""
 
     def __init__(self, page: MetricsPage, tasks: TaskOwner, runtime: Runtime) -> None:
         self._page = page
@@ -121,7 +121,7 @@ class SharedPage:
         return self._current
 
     def current(self) -> WrittenPage:
-        """Return the current page, or start a new one if it is complete and too old."""
+        """Return the current page. If it is complete and too old, start to write a new page."""
         now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
@@ -160,7 +160,7 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """Clear the current page. Clients that receive it keep it."""
+        """Remove the current page. Clients that are receiving it are not affected."""
         if self._current is written:
             self._current = None
             written.let_go()

@@ -1,6 +1,6 @@
-"""The values of one topic, subscription, consumer or producer on the page. A field has the name of its metric.
+"""Values of one topic, subscription, consumer or producer on the metrics page. Each field has the name of its metric.
 
-Values that are summed over namespaces and the broker are in separate classes.
+Values that are also summed over namespaces and the broker are in separate classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ THROTTLE_REASONS = ("subscription", "topic", "broker")
 
 
 class SubscriptionValues(NamedTuple):
-    """One subscription. Backlogs are in entries, other counts in messages."""
+    """Values of one subscription. Backlogs are in entries, other counts in messages."""
 
     pulsar_subscription_back_log: int
     pulsar_subscription_back_log_no_delayed: int
@@ -67,7 +67,7 @@ class SubscriptionValues(NamedTuple):
 
 
 def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
-    """Return a subscription's values. Stored entries are 0 for a non-persistent topic."""
+    """Return the values of a subscription. Values of stored entries are 0 for a non-persistent topic."""
     counters = snapshot.counters
     return SubscriptionValues(
         pulsar_subscription_back_log=snapshot.backlog_entries,
@@ -103,7 +103,7 @@ def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) ->
 
 
 class OutValues(NamedTuple):
-    """One subscription or consumer, since the topic was loaded or the consumer connected."""
+    """Delivery values of one subscription or consumer, since the topic was loaded or the consumer connected."""
 
     pulsar_out_bytes_total: int
     pulsar_out_messages_total: int
@@ -114,7 +114,7 @@ def out_values(counters: DeliveryCounters) -> OutValues:
 
 
 class SummedValues(NamedTuple):
-    """One topic; these values are also summed over a namespace and the broker."""
+    """Values of one topic that are also summed over its namespace and the broker."""
 
     pulsar_subscriptions_count: float
     pulsar_producers_count: float
@@ -137,7 +137,7 @@ class SummedValues(NamedTuple):
 
 
 class DeliverySums(NamedTuple):
-    """The subscriptions of a namespace whose topics have no rows."""
+    """Sums over the subscriptions of a namespace, for topics without separate rows."""
 
     pulsar_subscription_delayed: float
     pulsar_subscription_in_replay: float
@@ -147,7 +147,7 @@ class DeliverySums(NamedTuple):
 
 
 class SingleValues(NamedTuple):
-    """One topic, for values that cannot be summed."""
+    """Values of one topic that cannot be summed."""
 
     pulsar_average_msg_size: float
     pulsar_publish_rate_limit_times: int
@@ -166,14 +166,14 @@ BUCKET_NAMES = (
     *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )
-"""The samples of each bucket in the last window, not cumulative, then their number and sum."""
+"""Number of samples per bucket in the last window (not cumulative), then the total number and the sum."""
 
 
 NO_BUCKETS = (0,) * len(BUCKET_NAMES)
 
 
 def bucket_values(rates: TopicRates) -> tuple[float, ...]:
-    """Return the values in the order of BUCKET_NAMES, or NO_BUCKETS if nothing was published in the window."""
+    """Return the values in the order of BUCKET_NAMES; NO_BUCKETS if no message was published in the window."""
     if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:
         return NO_BUCKETS
     latency = _with_totals(rates.publish_latency_ms)
@@ -222,7 +222,7 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """Return a topic's values. A non-persistent topic has no backlog quotas."""
+    """Return the values of a topic. A non-persistent topic has no backlog quotas."""
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
@@ -234,7 +234,7 @@ def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
 
 
 class ConsumerValues(NamedTuple):
-    """One consumer."""
+    """Values of one consumer."""
 
     pulsar_consumer_msg_rate_out: float
     pulsar_consumer_msg_throughput_out: float
@@ -258,7 +258,7 @@ def consumer_values(snapshot: ConsumerSnapshot, rates: DeliveryRates) -> Consume
 
 
 class ProducerValues(NamedTuple):
-    """One producer."""
+    """Values of one producer."""
 
     pulsar_producer_msg_rate_in: float
     pulsar_producer_msg_throughput_in: float
@@ -277,7 +277,7 @@ NEVER_THROTTLED = (0, 0)
 
 
 def throttled_events(counters: DeliveryCounters, reason: str) -> tuple[int, int]:
-    """Return how often a limit of `reason` delayed messages, and how often bytes."""
+    """Return how often the limit `reason` delayed delivery: because of messages, and because of bytes."""
     events = counters.throttled_events
     if not events:
         return NEVER_THROTTLED

@@ -1,4 +1,4 @@
-"""Metrics of transactions, for Pulsar's dashboards: per started coordinator and per topic with transactions."""
+"""Metrics of transactions, for Pulsar's dashboards: per started coordinator, and per topic with transactions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Routes of tenants, namespaces, bundles and resource groups. Each module is a noun of the API and has `routes()`."""
+"""Routes of tenants, namespaces, bundles and resource groups.
+
+Each module covers one kind of resource and has a function `routes()`.
+"""

@@ -1,4 +1,4 @@
-"""Calls for the bundles of a namespace, whose owners are several brokers of a cluster."""
+"""Calls for the bundles of a namespace, which several brokers of a cluster may own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.model.names import NamespaceName
 
 NAME_ATTEMPTS = 200_000
-"""For the name of a topic in a bundle: enough for a bundle of 1/20,000 of all hashes, in about 0.1 s."""
+"""Maximum number of names that are tried to find one in a bundle: enough for 1/20,000 of all hashes, about 0.1 s."""
 
 
 async def on_each_bundle(
@@ -31,9 +31,10 @@ async def on_each_bundle(
     *,
     may_acquire: bool,
 ) -> None:
-    """Call `act` for each bundle that this broker owns, and send the call to the owners of the others.
+    """Call `act` for each bundle that this broker owns, and forward the call to the owners of all other bundles.
 
-    `behind`: the path behind the bundle. Without a cluster, call `act(None)`. Raises the first error after all were tried.
+    `behind`: the path after the bundle. A standalone broker calls `act(None)`. Continues after errors; then raises the
+    first error.
     """
     ownership, others = call.broker.ownership, call.broker.other_brokers
     if ownership is None or others is None:
@@ -61,7 +62,9 @@ async def on_each_bundle(
 
 
 def destination_url(call: Call, destination: str | None) -> str | None:
-    """Return the URL of the broker that shall own a bundle; None for this broker, or none. Refuse others with 409."""
+    """Return the URL of the broker that shall own a bundle. None if `destination` is absent or this broker. Raises
+    AdminError 409 for an unknown broker.
+    """
     if not destination or (call.broker.ownership is None and destination == broker_id(call)):
         return None
     brokers = {} if call.broker.ownership is None else call.broker.ownership.registry.brokers()
@@ -73,9 +76,10 @@ def destination_url(call: Call, destination: str | None) -> str | None:
 
 
 async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
-    """Make the broker at `url` acquire `bundle`, by an authoritative lookup of a topic in it, which Java brokers obey too.
+    """Make the broker at `url` acquire `bundle`, with an authoritative lookup of a topic in it. This also works with
+    Java brokers.
 
-    A failure is logged: then the leader chooses the owner at the next lookup.
+    Logs a failure; the leader then chooses the owner at the next lookup.
     """
     others = call.broker.other_brokers
     assert others is not None, "checked by `destination_url`"
@@ -91,7 +95,9 @@ async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
 
 
 def name_in(bundle: NamespaceBundle) -> TopicName | None:
-    """Return a name of a topic in `bundle`, which need not exist; None for a range that is too small."""
+    """Return a topic name whose hash is in `bundle`; the topic need not exist. None if no name is found because the
+    range is too small.
+    """
     for number in range(NAME_ATTEMPTS):
         name = TopicName(PERSISTENT, bundle.namespace, f"__assign-{number}")
         if hash_position(name) in bundle.range:

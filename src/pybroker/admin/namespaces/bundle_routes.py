@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and examine bundles.
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and inspect bundles.
 
 Unloading closes the topics of a bundle. Clients reconnect, and unacknowledged messages are redelivered.
 """
@@ -71,7 +71,9 @@ async def unload_namespace(call: Call) -> Response:
 
 
 async def unload_bundle(call: Call) -> Response:
-    """Close the topics of a bundle. Clients reconnect. In a cluster, `destinationBroker` owns the bundle afterwards."""
+    """Close the topics of a bundle. Clients reconnect. In a cluster, the broker `destinationBroker` owns the bundle
+    afterwards.
+    """
     namespace = superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     url = destination_url(call, call.query("destinationBroker"))
@@ -82,9 +84,10 @@ async def unload_bundle(call: Call) -> Response:
 
 
 async def split_bundle(call: Call) -> Response:
-    """Split a bundle, or `LARGEST`, with `splitAlgorithmName`. `unload=true` unloads it afterwards.
+    """Split a bundle, or the bundle with the most topics (`LARGEST`), with `splitAlgorithmName`. `unload=true` unloads
+    it afterwards.
 
-    The body is a list of positions, for specified_positions_divide only.
+    The body is a list of hash positions, for specified_positions_divide only.
     """
     namespace = superusers_namespace(call)
     boundaries = _boundaries(call, namespace)
@@ -128,7 +131,7 @@ async def split_bundle(call: Call) -> Response:
 
 
 async def get_hash_positions(call: Call) -> Response:
-    """Return the hash positions of a bundle's topics; with `topics`, only of these."""
+    """Return the hash positions of a bundle's topics; with `topics`, only of these topics."""
     namespace = call.namespace_name()
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
@@ -139,7 +142,7 @@ async def get_hash_positions(call: Call) -> Response:
 
 
 async def delete_bundle(call: Call) -> Response:
-    """Delete a bundle without topics: 204. With topics: 409, unless `force=true`, which deletes them."""
+    """Delete a bundle without topics (204). With topics: 409, unless `force=true`, which also deletes the topics."""
     namespace = administered_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     is_forced = call.flag("force")

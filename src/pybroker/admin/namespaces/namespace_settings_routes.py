@@ -1,6 +1,6 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: properties, clusters, resource group and placement of a namespace.
+"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: properties, clusters, resource group, and placement of a namespace.
 
-Bookie affinity and anti-affinity are stored without effect, because there is one broker with one store.
+Bookie affinity is stored without effect. Anti-affinity groups have an effect only in a cluster.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def routes() -> list[Route]:
 
 
 def _namespace_of_tenant(call: Call) -> NamespaceName:
-    """Return the namespace of the path. As in Pulsar, superusers receive an error for a missing tenant, too."""
+    """Return the namespace in the path. As in Pulsar, also a superuser receives an error if the tenant is missing."""
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     existing_tenant(call, namespace.tenant)
@@ -76,7 +76,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def add_properties(call: Call) -> Response:
-    """Add the body's properties to the existing ones."""
+    """Add the properties in the body to the existing properties."""
     namespace = _namespace_of_tenant(call)
     added = await call.json(dict[str, str])
 
@@ -131,7 +131,9 @@ async def get_replication(call: Call) -> Response:
 
 
 async def set_replication(call: Call) -> Response:
-    """Set the replication clusters. They must exist, and the tenant and namespace must be allowed to use them."""
+    """Set the replication clusters. They must exist, and both the tenant and the namespace must be allowed to use
+    them.
+    """
     namespace = administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.optional_json(list[str])
@@ -154,7 +156,9 @@ async def get_allowed_clusters(call: Call) -> Response:
 
 
 async def set_allowed_clusters(call: Call) -> Response:
-    """Set the allowed clusters. The tenant must be allowed to use them, and they must include the replication clusters."""
+    """Set the allowed clusters. The tenant must be allowed to use them, and they must include the replication
+    clusters.
+    """
     namespace = administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.json(list[str])
@@ -171,7 +175,7 @@ async def set_allowed_clusters(call: Call) -> Response:
 
 
 async def set_migrated(call: Call) -> Response:
-    """Set whether the namespace has moved to another cluster."""
+    """Set whether the namespace has migrated to another cluster."""
     namespace = superusers_namespace(call)
     is_migrated = await call.json(bool)
 
@@ -266,7 +270,7 @@ async def remove_anti_affinity(call: Call) -> Response:
 
 
 async def list_anti_affinity(call: Call) -> Response:
-    """List the namespaces of a tenant in an anti-affinity group."""
+    """List the namespaces of a tenant that belong to an anti-affinity group."""
     tenant, group = call.query("tenant"), call.name("group")
     if not tenant:
         raise BadBody("Tenant should not be null")
@@ -290,5 +294,5 @@ def _policies(call: Call) -> NamespacePolicies:
 
 
 def _text(value: str | None) -> Response:
-    """Return unquoted text with the content type JSON, as Pulsar does."""
+    """Return unquoted text with content type JSON, as Pulsar does."""
     return empty_ok() if value is None else text_response(value, "application/json")

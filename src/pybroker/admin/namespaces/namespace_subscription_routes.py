@@ -1,6 +1,8 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on subscriptions of all topics of a namespace.
+"""Operations on the subscriptions of all topics in a namespace or bundle.
 
-Topics deleted meanwhile are skipped. With a bundle, only topics in its hash range are changed.
+Paths: `/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`.
+
+Topics that are deleted meanwhile are skipped.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ async def clear_backlog(call: Call) -> Response:
 
 
 async def clear_backlog_of_subscription(call: Call) -> Response:
-    """Skip the backlog of the subscriptions with one name. Topics without it are skipped."""
+    """Skip the backlog of the subscription with this name on every topic. Topics without it are skipped."""
 
     async def act(topic: Topic) -> None:
         await _clear(topic, call.name("subscription"))
@@ -72,8 +74,8 @@ async def _clear(topic: Topic, name: str) -> None:
 
 
 async def unsubscribe(call: Call) -> Response:
-    """Delete the subscriptions with one name. Those with consumers remain, and cause an error after the others are
-    deleted.
+    """Delete the subscription with this name on every topic. Subscriptions with consumers are not deleted; they cause
+    an error after the rest is deleted.
     """
     busy = []
 
@@ -94,7 +96,9 @@ async def unsubscribe(call: Call) -> Response:
 
 
 async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the topics of the namespace or of the path's bundle, loaded one after the other."""
+    """Run `action` on the topics of the namespace, or of the bundle in the path, one topic after the other. Unloaded
+    topics are loaded.
+    """
 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))

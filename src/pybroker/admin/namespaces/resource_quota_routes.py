@@ -1,4 +1,4 @@
-"""`/admin/v2/resource-quotas`: the expected load of a bundle, stored for load managers."""
+"""`/admin/v2/resource-quotas`: expected load of a bundle, stored for load managers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def routes() -> list[Route]:
 
 
 async def get_default_quota(call: Call) -> Response:
-    """Return the quota of bundles without a specific one."""
+    """Return the quota that applies to bundles without a specific quota."""
     call.require_superuser()
     return json_response(await call.broker.cluster_documents.default_quota())
 
 
 async def set_default_quota(call: Call) -> Response:
-    """Set the default quota. No body removes it."""
+    """Set the default quota. A request without a body removes it."""
     call.require_superuser()
     quota = await call.optional_json(ResourceQuota)
     if quota is None:
@@ -50,7 +50,7 @@ async def get_quota(call: Call) -> Response:
 
 
 async def set_quota(call: Call) -> Response:
-    """Set a bundle's quota. No body removes it."""
+    """Set the quota of a bundle. A request without a body removes it."""
     namespace, bundle = _bundle(call)
     quota = await call.optional_json(ResourceQuota)
     if quota is None:
@@ -61,7 +61,7 @@ async def set_quota(call: Call) -> Response:
 
 
 async def remove_quota(call: Call) -> Response:
-    """Restore the default quota. 404 if the bundle has no specific quota."""
+    """Remove the quota of a bundle, so that the default quota applies. 404 if the bundle has no specific quota."""
     namespace, bundle = _bundle(call)
     if not await call.broker.cluster_documents.unset_quota(namespace, bundle):
         raise AdminError(404, f"Bundle {namespace}/{bundle} has no specific resource quota")
@@ -69,7 +69,7 @@ async def remove_quota(call: Call) -> Response:
 
 
 def _bundle(call: Call) -> tuple[NamespaceName, str]:
-    """Return namespace and bundle of the path. Requires a superuser. Raises AdminError 412 for an unknown bundle."""
+    """Return namespace and bundle in the path. Requires a superuser. Raises AdminError 412 for an unknown bundle."""
     call.require_superuser()
     namespace = call.namespace_name()
     boundaries = existing_namespace(call, namespace).bundles.boundaries

@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`: administrators of a tenant, and permitted clusters of its namespaces."""
+"""`/admin/v2/tenants`: administrators of a tenant, and the clusters that its namespaces may use."""
 
 from __future__ import annotations
 

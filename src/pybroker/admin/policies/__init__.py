@@ -1,5 +1,5 @@
-"""Policies of namespaces and topics.
+"""Routes of policies of namespaces and topics.
 
-A policy with a single value is a row of `policy_table.py`, served by `policy_table_routes.py`; others (quotas,
-retention, offloading) have separate modules. `model/effective_policies.py` combines the levels.
+A policy with a single value is a row of `policy_table.py`, and `policy_table_routes.py` provides its routes. Quotas,
+retention and offloading have separate modules. `model/effective_policies.py` combines the levels.
 """

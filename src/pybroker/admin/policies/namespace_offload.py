@@ -1,6 +1,8 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/offload...`: when closed ledgers are offloaded, and where.
+"""Offload policies of a namespace: when and where closed ledgers are offloaded. Stored without effect.
 
-The thresholds have separate calls but are stored in the policy's document.
+Paths: `/admin/v2/namespaces/{tenant}/{namespace}/offload...`.
+
+The thresholds have separate routes but are stored in the document of the offload policies.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pybroker.model.policies import NamespacePolicies
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A member of the policy with separate calls."""
+    """A member of the offload policies that has its own routes."""
 
     path: str
     member: str
@@ -86,20 +88,22 @@ async def remove_offload(call: Call) -> Response:
 
 
 class ThresholdCalls:
-    """The calls of one threshold."""
+    """Routes of one threshold."""
 
     def __init__(self, threshold: Threshold) -> None:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """Return the value; -1 for never, empty if neither member is set."""
+        """Return the value: -1 for never; empty if it is not set in the offload policies, nor in the older member of
+        the namespace policies.
+        """
         policies = _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
         return empty_ok() if shown is None else json_response(shown)
 
     async def set(self, call: Call) -> Response:
-        """Set the value; any number is permitted."""
+        """Set the value. Any number is permitted."""
         namespace = administered_namespace(call)
         await self._store(call, namespace, await call.json(Long))
         return empty_ok() if self.threshold.is_answered_empty else no_content()

@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: retention and backlog quotas of all topics."""
+"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: retention and backlog quotas of all topics in a namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_retention(call: Call) -> Response:
 
 
 async def set_retention(call: Call) -> Response:
-    """Set the retention. No body or `null` removes it."""
+    """Set the retention. A request without a body, or with `null`, removes it."""
     namespace = administered_namespace(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
 

@@ -1,4 +1,4 @@
-"""The table of policies with a single value: names, storage, and differences between their calls, as in Pulsar."""
+"""Table of the policies with a single value: names, storage, and the differences between their routes, as in Pulsar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Enum):
-    """A marker in a column instead of a value."""
+    """Marker in a column of the table instead of a value."""
 
     REFUSED = "a request without a value is answered 400"
     UNCHANGED = "a request without a value changes nothing"
@@ -54,13 +54,13 @@ NO_CONTENT: Final = Mark.NO_CONTENT
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A policy at the level of namespaces or topics."""
+    """A policy at one level: namespace or topic."""
 
     path: str
     field: str
     """Field of the level's document."""
     nothing: object = None
-    """Value that a request without a body, or with `null`, sets. None removes the policy."""
+    """Value that a request without a body or with `null` sets. None: the request removes the policy."""
     unset: object = None
     """Response to a GET if the policy is not set. None: empty."""
     removed: object = None
@@ -86,7 +86,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """One row: the policy's type, its check, and its levels."""
+    """One row of the table: the type of the policy, its check, and its levels."""
 
     value_type: Any
     namespace: Level | None
@@ -107,8 +107,8 @@ def _limit(
     topic_nothing: object = REFUSED,
     topic_refusal: str = "",
 ) -> PlainPolicy:
-    """Return the row of a limit with 0 for unlimited: path and field at both levels, and the error for a negative topic
-    value.
+    """Return the row of a limit for which 0 means unlimited. `namespace`, `topic`: path and field at each level.
+    `topic_refusal`: error text for a negative value on a topic.
     """
     shown = None if applied is not None else NO_CONTENT
     return PlainPolicy(

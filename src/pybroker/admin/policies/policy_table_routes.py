@@ -1,7 +1,7 @@
-"""Calls of policies with a single value per level.
+"""Routes of policies with a single value per level.
 
-GET returns the value of its level; with `?applied=true`, where supported, the effective value. Columns of
-`policy_table.py` contain the differences between policies.
+GET returns the value of its own level; with `?applied=true`, where supported, the effective value. The columns of
+`policy_table.py` define the differences between policies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def routes() -> list[Route]:
 
 
 class LevelCalls:
-    """The calls of one policy at one level."""
+    """Routes of one policy at one level."""
 
     def __init__(self, policy: PlainPolicy, level: Level) -> None:
         self._policy = policy
@@ -82,13 +82,13 @@ class LevelCalls:
 
 
 class NamespaceCalls(LevelCalls):
-    """The calls of one policy on namespaces."""
+    """Routes of one policy on namespaces."""
 
     def routes(self) -> list[Route]:
         return self._routes(NAMESPACE, self._get, self._set, self._unset, shows_applied=self._level.is_applied)
 
     async def _get(self, call: Call) -> Response:
-        """Return the value of the namespace."""
+        """Return the value that is set on the namespace."""
         namespace = administered_namespace(call)
         document = existing_namespace(call, namespace)
         shown = getattr(document, self._level.field)
@@ -101,7 +101,7 @@ class NamespaceCalls(LevelCalls):
         return self._shown(shown)
 
     async def _set(self, call: Call) -> Response:
-        """Set the policy. Without a value it is removed, where permitted."""
+        """Set the policy. A request without a value removes the policy, where permitted."""
         namespace = self._changed_namespace(call)
         existing_namespace(call, namespace)
         value = await self._given(call)
@@ -133,20 +133,20 @@ class NamespaceCalls(LevelCalls):
 
 
 class TopicCalls(LevelCalls):
-    """The calls of one policy on topics."""
+    """Routes of one policy on topics."""
 
     def routes(self) -> list[Route]:
         return self._routes(TOPIC, self._get, self._set, self._unset, shows_applied=self._policy.applied is not None)
 
     async def _get(self, call: Call) -> Response:
-        """Return the topic's value; with `applied=true` the effective value."""
+        """Return the value that is set on the topic; with `applied=true`, the effective value."""
         topic = await policies_topic(call)
         if self._policy.applied is not None and call.flag("applied"):
             return self._shown(self._policy.applied(await call.broker.policies_in_force.of_topic(topic)))
         return self._shown(getattr(await call.resources.topic_policies(topic), self._level.field))
 
     async def _set(self, call: Call) -> Response:
-        """Set the policy. Without a value it is removed, where permitted."""
+        """Set the policy. A request without a value removes the policy, where permitted."""
         await policies_topic(call)
         value = await self._given(call)
         if value is not UNCHANGED:
@@ -154,7 +154,7 @@ class TopicCalls(LevelCalls):
         return no_content()
 
     async def _unset(self, call: Call) -> Response:
-        """Remove the value, so that the namespace's or broker's value applies."""
+        """Remove the value, so that the value of the namespace or broker applies."""
         await self._store(call, self._level.removed)
         return no_content()
 
@@ -166,7 +166,7 @@ class TopicCalls(LevelCalls):
 
 
 def _in_query(call: Call, name: str) -> int | None:
-    """Return a number of the query, or None if absent or empty. As in Pulsar, other text is 404."""
+    """Return a number in the query; None if it is absent or empty. As in Pulsar, any other text results in 404."""
     text = call.query(name)
     if not text:
         return None

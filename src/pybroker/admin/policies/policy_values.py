@@ -1,4 +1,7 @@
-"""Types and checks of policies in requests, for namespaces and topics, with Pulsar's codes. Checks raise AdminError."""
+"""Types and checks of policy values in requests, for namespaces and topics.
+
+Checks raise AdminError with Pulsar's status and text.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Sh
 
 
 def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
-    """Return a check that refuses negative numbers with Pulsar's text of either level."""
+    """Return a check that rejects negative numbers. The arguments are Pulsar's error texts for the two levels."""
 
     def check(call: Call, value: int) -> None:
         if value < 0:
@@ -87,7 +90,7 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """Require a topic type if automatic creation is enabled."""
+    """Check the automatic topic creation policy. If creation is enabled, a topic type is required."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -123,7 +126,7 @@ def check_offload(_: Call, policies: OffloadPolicies) -> None:
 
 
 def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
-    """Require clusters that exist and that the tenant may use."""
+    """Check that the clusters exist and that the tenant may use them."""
     info = call.resources.tenant(tenant)
     for cluster in clusters:
         if call.resources.cluster(cluster) is None:
@@ -133,7 +136,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """Return `retention`. Raises AdminError 400 if it is contradictory."""
+    """Return `retention`. Raises AdminError 400 if its limits contradict each other."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)
@@ -151,7 +154,9 @@ QUOTA_TYPE = Query("backlogQuotaType", "type of the quota", str, BacklogQuotaTyp
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """Return the query's `backlogQuotaType`, by default the size. Raises AdminError 404 for another value."""
+    """Return the query parameter `backlogQuotaType`, by default the size quota. Raises AdminError 404 for any other
+    value.
+    """
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:
         return BacklogQuotaType(text)

@@ -1,6 +1,6 @@
 """`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: policies of one topic.
 
-GET returns the topic's value; with `?applied=true` the effective value of any level.
+GET returns the value that is set on the topic; with `?applied=true`, the effective value from any level.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def get_retention(call: Call) -> Response:
 
 
 async def set_retention(call: Call) -> Response:
-    """Set the retention. No body or `null` changes nothing."""
+    """Set the retention. A request without a body, or with `null`, changes nothing."""
     topic = await policies_topic(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
     if retention is None:
@@ -95,7 +95,7 @@ async def remove_retention(call: Call) -> Response:
 
 
 async def get_backlog_quotas(call: Call) -> Response:
-    """Return the backlog quotas. As in Pulsar, a topic with quotas shows only those, not the namespace's."""
+    """Return the backlog quotas. As in Pulsar, the response for a topic with quotas omits the namespace's quotas."""
     topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):
@@ -105,7 +105,7 @@ async def get_backlog_quotas(call: Call) -> Response:
 
 
 async def set_backlog_quota(call: Call) -> Response:
-    """Set a backlog quota. No body or `null` removes it."""
+    """Set a backlog quota. A request without a body, or with `null`, removes it."""
     topic, kind = await policies_topic(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
 
@@ -144,8 +144,8 @@ async def get_replication(call: Call) -> Response:
 
 
 async def set_replication(call: Call) -> Response:
-    """Set the replication clusters. They must exist, the tenant must be allowed to use them, and this one must be
-    included.
+    """Set the replication clusters. They must exist, the tenant must be allowed to use them, and they must include this
+    cluster.
     """
     topic = await policies_topic(call)
     clusters = await call.optional_json(list[str])
@@ -207,7 +207,7 @@ async def remove_shadow_topics(call: Call) -> Response:
 
 
 async def get_subscription_rate(call: Call) -> Response:
-    """Return the rate of one subscription, which need not exist."""
+    """Return the dispatch rate that is set for one subscription, which need not exist."""
     topic, name = await policies_topic(call), call.name("subscription")
     effective = await _in_force(call, topic)
     if call.flag("applied"):
@@ -217,7 +217,7 @@ async def get_subscription_rate(call: Call) -> Response:
 
 
 async def set_subscription_rate(call: Call) -> Response:
-    """Set the rate of one subscription. No body or `null` changes nothing."""
+    """Set the dispatch rate for one subscription. A request without a body, or with `null`, changes nothing."""
     topic, name = await policies_topic(call), call.name("subscription")
     rate = await call.optional_json(DispatchRate)
     if rate is None:
@@ -251,12 +251,13 @@ async def _in_force(call: Call, topic: TopicName) -> EffectivePolicies:
 
 
 def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    """Return the effective policies if the topic had `own`, to check a change before it is stored."""
     return call.broker.broker_context.effective_policies(topic.namespace, own)
 
 
 async def policies_topic(call: Call) -> TopicName:
-    """Return the topic of the path. It must exist, and must not be a partition, which shares its topic's policies."""
+    """Return the topic in the path. It must exist. Partitions are rejected, because they share the policies of their
+    partitioned topic.
+    """
     topic = _topic(call)
     if topic.partition_index >= 0:
         raise AdminError(412, "Not allowed to set/get topic policy for a partition")

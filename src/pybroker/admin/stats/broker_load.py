@@ -1,4 +1,4 @@
-"""The load report: the broker's work and its usage of the machine."""
+"""Load report: the broker's load, and its usage of the machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
 
 NO_LOAD_MANAGER = "none"
-"""The class of a broker that is no member of a cluster."""
+"""Load manager class of a standalone broker."""
 
 
 def measured_report(rates: RateSampler, loads: Mapping[str, BundleLoad]) -> LoadReport:
-    """Return the report. `loads` are those of bundles with loaded topics."""
+    """Return the load report. `loads`: loads of the bundles with loaded topics."""
     resources = rates.resources
     return LoadReport(
         _usage(resources.cpu),
@@ -34,7 +34,7 @@ def measured_report(rates: RateSampler, loads: Mapping[str, BundleLoad]) -> Load
 
 
 def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, BundleLoad]) -> dict[str, Any]:
-    """Return the document for REST, which is also the registration of a member of a cluster."""
+    """Return the load report as JSON document, for REST and for the registration of a cluster member."""
     config, membership = broker.runtime.config, broker.membership
     own = (
         own_broker(

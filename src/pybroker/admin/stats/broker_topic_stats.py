@@ -1,4 +1,4 @@
-"""The short form of topic statistics, for `broker-stats/topics`."""
+"""Short form of topic statistics, for `broker-stats/topics`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TRACKING_TYPES = ("Shared", "Key_Shared")
 
 
 def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
-    """Return a topic's document without reading from the store; the backlog size is an estimate."""
+    """Return the statistics of a topic without reads from the store. The backlog size is an estimate."""
     snapshot, incoming = topic_snapshot(topic), rates.topic(topic)
     counters = snapshot.counters
     subscriptions = list(topic.subscriptions.values())

@@ -1,6 +1,6 @@
-"""Published and delivered amounts of each resource group, and namespaces that joined and left it.
+"""Published and delivered messages and bytes of each resource group, and numbers of namespaces that joined and left it.
 
-Updated at the end of each rate window. Not counted: traffic of a topic between the last window and its unload, and a
+Updated at the end of each rate window. Not counted are traffic of a topic between the last window and its unload, and a
 namespace that joined and left within one window.
 """
 
@@ -17,7 +17,7 @@ DISPATCH = "Dispatch"
 
 
 class GroupUsage:
-    """Sums since the start by group, usage also by operation. Owned by the rate sampler."""
+    """Sums per resource group since the start. Usage is also split by operation."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()

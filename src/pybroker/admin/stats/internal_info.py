@@ -1,4 +1,4 @@
-"""The stored metadata of a topic's managed ledger, and the deprecated backlog summary. Pure."""
+"""Stored metadata of a topic's managed ledger, and the deprecated backlog summary. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON of `internalStats`: a topic's managed ledger and cursors."""
+"""JSON of `internalStats`: the managed ledger and cursors of a topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_CURSOR = {
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return the document. A non-persistent topic has no ledger, and its subscriptions have no cursors."""
+    """Return the document. A non-persistent topic has no ledger and no cursors."""
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)
     return {
@@ -65,7 +65,7 @@ def _of_ledger(topic: Topic, with_metadata: bool) -> dict[str, Any]:
 
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
-    """Return read leases, which keep ledgers from being trimmed. Not in Pulsar; absent without leases."""
+    """Return the read leases, which protect ledgers from trimming. Not in Pulsar; absent without leases."""
     now_ms = topic.runtime.clock.monotonic_ms()
     return [
         {
@@ -95,7 +95,7 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Return the cursors by name, which in Pulsar is the encoded name of the subscription."""
+    """Return the cursors by name. In Pulsar, the name is the encoded subscription name."""
     shown = {
         java_encoded(name): cursor_stats(
             topic.ledger,
@@ -118,7 +118,7 @@ def _cursors(topic: Topic) -> dict[str, Any]:
 
 
 def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
-    """Return the blocked reason and its start. Not in Pulsar; absent during delivery."""
+    """Return the blocked reason and the start of the stall. Not in Pulsar; absent during delivery."""
     stall = subscription.stall
     if stall is None:
         return {}

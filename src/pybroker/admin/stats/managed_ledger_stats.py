@@ -1,4 +1,4 @@
-"""Internals of a managed ledger and its cursors, in Pulsar's format. Cursors have no ledgers."""
+"""Internal state of a managed ledger and its cursors, in Pulsar's format. Cursors have no ledgers of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def managed_ledger_stats(
     with_metadata: bool,
     cursors: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a managed ledger's document. `opened_ms` is Unix time; `cursors` are from `cursor_stats`."""
+    """Return the document of a managed ledger. `opened_ms` is in Unix milliseconds; `cursors` come from
+    `cursor_stats`.
+    """
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
     closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
@@ -53,7 +55,7 @@ def cursor_stats(
     is_reading: bool,
     properties: dict[str, int],
 ) -> dict[str, Any]:
-    """Return a cursor's document. `opened_ms` is Unix time."""
+    """Return the document of a cursor. `opened_ms` is in Unix milliseconds."""
     mark_delete = cursor.mark_delete_position
     return {
         "markDeletePosition": str(mark_delete),
@@ -76,7 +78,7 @@ def cursor_stats(
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """Return a ledger's document. As in Pulsar, an open ledger has no counts."""
+    """Return the document of a ledger. As in Pulsar, an open ledger has no counts."""
     shown: dict[str, Any] = {
         "ledgerId": row.ledger_id,
         "entries": row.entry_count if row.is_sealed else 0,

@@ -1,4 +1,4 @@
-"""The load that a member of a cluster registers."""
+"""Load that a cluster member registers in the metadata store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredLoad:
-    """The load that this broker registers, from the rates of the common sampler. Implements `LoadSource`."""
+    """Source of the registered load, computed from the sampled rates (`RateSampler`). Implements `LoadSource`."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker

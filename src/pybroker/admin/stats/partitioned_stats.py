@@ -1,4 +1,4 @@
-"""The JSON of `partitioned-stats`: statistics over all partitions of a topic.
+"""JSON of `partitioned-stats`: statistics over all partitions of a topic.
 
 As in Pulsar, members that apply to one topic only are absent, and times of single events are 0. The document is built
 in steps, between which the caller yields to the event loop.
@@ -97,7 +97,7 @@ _PUBLISHER_SUMS = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
 
 
 def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: bool) -> Steps:
-    """Return the sums, or zeros without partitions."""
+    """Return the sums over the partitions; zeros without partitions."""
     subscriptions: dict[str, Document] = {}
     for partition in partitions:
         for name, each in partition["subscriptions"].items():
@@ -148,7 +148,9 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 
 def _publishers(partitions: list[Document], by_name: bool) -> Generator[None, None, list[Document]]:
-    """Merge producers by name, if they may produce to some partitions only, otherwise by their index in the list."""
+    """Merge the producers of all partitions: by name if producers may use only some partitions, otherwise by list
+    index.
+    """
     by_place: dict[int, list[Document]] = {}
     named: dict[str, list[Document]] = {}
     for partition in partitions:
@@ -202,7 +204,7 @@ def _united(key: str, documents: list[Document]) -> dict[str, str]:
 
 
 def _consumers(lists: list[list[Document]]) -> list[Document]:
-    """Merge consumers by index if all lists have the same length, otherwise list them all."""
+    """Merge consumers by list index if all lists have the same length; otherwise list all of them."""
     if len(lists) == 2 and len(lists[0]) == len(lists[1]):
         return [_consumer(list(pair)) for pair in zip(*lists, strict=True)]
     return [_consumer([each]) for one in lists for each in one]

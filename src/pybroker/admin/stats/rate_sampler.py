@@ -1,8 +1,9 @@
-"""The rate sampler: reads counters of topics and clients once per `statsUpdateFrequencyInSecs` and stores the rates of
-that window.
+"""Rate sampler: periodically computes rates from the counters of topics and clients.
 
-Live objects have counters only. An unloaded object is removed at the next sample. A new object is measured from the
-last sample, because its counters began at 0.
+It reads the counters every `statsUpdateFrequencyInSecs` and stores the rates of that window.
+
+Topics and clients themselves only count. An unloaded object is removed at the next sample. A new object is measured
+from the last sample on, because its counters started at 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OBJECTS_PER_LOOK_AT_THE_CLOCK = 20
 
 
 class RateSampler:
-    """The rates of the last window, by live object."""
+    """Rates of all loaded topics and connected clients in the last window."""
 
     def __init__(self, broker: BrokerService, clock: Clock) -> None:
         self._broker = broker
@@ -48,7 +49,9 @@ class RateSampler:
         self.started_wall_ms = broker.runtime.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
-        """Return the object's rates, or zeros if no window has measured it. The other methods do the same."""
+        """Return the rates of a topic; zeros if no window has measured it yet. The methods for other objects do the
+        same.
+        """
         return self._windows.topics.get(topic, self._new_topic)
 
     def producer(self, producer: Producer) -> ProducerRates:
@@ -68,7 +71,7 @@ class RateSampler:
             await self._runtime.sleep(frequency_s)
 
     async def sample(self) -> None:
-        """End the window of all loaded topics and connected clients."""
+        """End the current window of all loaded topics and connected clients."""
         ended = _Windows()
         clock = self._clock
         window_began_ms, self._sampled_ms = self._sampled_ms, clock.monotonic_ms()
@@ -83,7 +86,9 @@ class RateSampler:
         self.resources.sample(self._runtime.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
-        """Move windows of live objects to `ended`, one object per step. New objects get one that began at `began_ms`."""
+        """Move the windows of existing objects to `ended`, one object per step. New objects get a window that began at
+        `began_ms`.
+        """
         clock, windows = self._clock, self._windows
         for topic in self._broker.loaded.all():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
@@ -109,7 +114,7 @@ class RateSampler:
 
 
 class BrokerRates:
-    """The activity of the broker during the last window."""
+    """Activity of the broker in the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
         stats = broker.runtime.stats
@@ -140,7 +145,7 @@ class BrokerRates:
 
 
 class _Windows:
-    """The windows of live objects."""
+    """Windows of the loaded topics and connected clients."""
 
     def __init__(self) -> None:
         self.topics: dict[TopicBase, TopicRates] = {}

@@ -1,10 +1,10 @@
 """Resource usage of the machine, for load reports and the `pulsar_lb_...` metrics.
 
-Measured once per window from files in /proc and /sys, in microseconds. Without them, all figures are 0.
+Measured once per window from files in /proc and /sys, which takes microseconds. Without these files, all figures are 0.
 
-`cpu`: busy share of the machine, 100 per core. `memory`: resident memory of the process, relative to the machine or
-control group, in MB. `direct memory`: cached entries and unstored messages, relative to their limits, in MB.
-`bandwidth`: all network interfaces except the loopback, in kbit/s.
+`cpu`: busy share of the machine in percent, 100 per core. `memory`: resident memory of the process, relative to the
+machine or control group, in MB. `direct memory`: cached entries and unstored messages, relative to their limits, in MB.
+`bandwidth`: all network interfaces except loopback, in kbit/s.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 UNKNOWN_LIMIT = -1.0
 MIN_CPU_TICKS = 100
-"""One second of one core. A shorter window says little, such as the first one of a broker that has just started."""
+"""Shortest measured window: one second of one core. A broker that has just started may have a shorter first window."""
 _MIB = 1024 * 1024
 _PROC = Path("/proc")
 _NETWORKS = Path("/sys/class/net")
 
 
 class Usage(NamedTuple):
-    """Usage and limit; an unknown limit is UNKNOWN_LIMIT."""
+    """Usage and limit of a resource. An unknown limit is UNKNOWN_LIMIT."""
 
     usage: float = 0.0
     limit: float = UNKNOWN_LIMIT
@@ -39,7 +39,7 @@ class Usage(NamedTuple):
 
 
 class ResourceMeter:
-    """The usage at the last sample, and the counters from which the next one is computed."""
+    """Usage at the last sample, and the counters from which the next usage is computed."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -86,14 +86,15 @@ def _text(path: Path) -> str:
 
 
 def _recent_cpu() -> Usage:
-    """Return an estimate for a broker that has no window yet: the machine's load average of the last minute."""
+    """Estimate the CPU usage from the machine's load average of the last minute, for a broker without a complete
+    window.
+    """
     cores = os.cpu_count() or 1
     running = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return Usage(100.0 * min(running, cores), 100.0 * cores)
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Return the ticks of all cores since boot: busy, and total."""
     fields = _text(_PROC / "stat").partition("\n")[0].split()[1:9]
     ticks = [int(each) for each in fields]
     if len(ticks) < 5:
@@ -124,7 +125,6 @@ def _network_bytes() -> tuple[int, int]:
 
 
 def _network_limit_kbit_per_s() -> float:
-    """Return the sum of known interface speeds, or UNKNOWN_LIMIT."""
     try:
         speeds = [_text(interface / "speed").strip() for interface in _NETWORKS.iterdir()]
     except OSError:

@@ -1,9 +1,11 @@
-"""The JSON of a topic's `stats`, in Pulsar's format.
+"""JSON of a topic's `stats`, in Pulsar's format.
 
 A generator builds the document from snapshots (`broker/snapshots`) and pauses after each time slice, so that thousands
-of consumers or draining hashes do not block the event loop. The caller passes figures that need reads from the store.
-Invariant: sums are over the subscriptions in the document. A consumer that disconnects meanwhile is shown in its last
-state.
+of consumers or draining hashes do not block the event loop. The caller passes figures that require reads from the
+store.
+
+Invariant: sums cover exactly the subscriptions in the document. A consumer that disconnects meanwhile is shown in its
+last state.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Steps = Generator[None, None, Document]
-"""A document in progress. The caller yields to the event loop at each pause."""
+"""Generator that returns a document. The caller yields to the event loop at each pause."""
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
 MAX_WAITING_HASHES = 10
-"""Shown hashes, those with most waiting entries."""
+"""Maximum number of listed hashes; hashes with the most waiting entries come first."""
 THROTTLED_EVENTS = {
     f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
     for limit in ("Subscription", "Topic", "Broker")
@@ -64,7 +66,7 @@ NOT_STORED = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures that need reads from the store; -1 if not requested. The time is 0 if nothing is unread."""
+    """Figures that require reads from the store; -1 if not requested. The publish time is 0 if there is no backlog."""
 
     backlog_bytes: int
     earliest_publish_ms: int
@@ -72,10 +74,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StatsRequest:
-    """The requested members, and their measured figures."""
+    """Requested members, and the measured figures for them."""
 
     measured: Mapping[SubscriptionBase, Measured]
-    """By subscription to show."""
+    """Measured figures of each subscription in the document."""
     backlog_bytes: int
     """Backlog of the slowest subscription."""
     broker_id: str
@@ -155,7 +157,6 @@ def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Colle
 
 
 def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
-    """Return the quota members; zeros for a non-persistent topic."""
     if snapshot.ledger is None:
         return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
     document: Document = {
@@ -183,7 +184,7 @@ def _earliest(measured: Collection[Measured]) -> int:
 
 
 def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
-    """`now_ms` is monotonic."""
+    """Return the document of a producer. `now_ms` is monotonic."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -202,7 +203,9 @@ def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -
 
 
 def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
-    """Return a member that Pulsar does not have, present only during the wait. Both times are monotonic."""
+    """Return the member that shows a wait for memory. Not in Pulsar; absent without a wait. Both times are
+    monotonic.
+    """
     return {} if since_ms is None else {"waitsForMemory": {"forMillis": round(now_ms - since_ms)}}
 
 
@@ -267,7 +270,7 @@ def _subscription(
 
 
 def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapshot) -> Document:
-    """Return members that Pulsar does not have, each only if it has content."""
+    """Return members that Pulsar does not have. Members without content are absent."""
     document: Document = {}
     if snapshot.cursor is None:
         return document
@@ -301,7 +304,6 @@ def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
 
 
 def _hashes(snapshot: SubscriptionSnapshot) -> Document:
-    """Return the hash members; zeros for types that ignore keys."""
     owners, key_order = snapshot.owners, snapshot.key_order
     joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {
@@ -317,7 +319,9 @@ def _hashes(snapshot: SubscriptionSnapshot) -> Document:
 
 
 def _look_ahead(look_ahead: LookAhead) -> Document:
-    """Return the entries of a Key_Shared subscription that wait for their consumers, and the consumers that block them."""
+    """Return the entries of a Key_Shared subscription that wait for their consumers, and the consumers that block
+    them.
+    """
     return {
         "entries": look_ahead.entries,
         "hashesSetAside": look_ahead.parked_hashes,
@@ -339,7 +343,9 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
 
 
 def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
-    """Return the chunks of a Shared subscription that wait for the consumer of their message's first chunk."""
+    """Return the chunks of a Shared subscription that wait for the consumer which received the first chunk of their
+    message.
+    """
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,
@@ -395,10 +401,10 @@ def _consumer(consumer: ConsumerSnapshot, rates: DeliveryRates) -> Document:
 
 
 class _KeyView:
-    """The key hashes of all consumers of a subscription, computed once."""
+    """Key hashes of all consumers of a subscription, computed once."""
 
     def __init__(self, owners: HashOwners, key_order: KeyOrderView | None) -> None:
-        """`key_order` is None for a non-persistent topic, on which no hash drains."""
+        """`key_order` is None for a non-persistent topic, which has no draining hashes."""
         self._ranges: dict[ConsumerState, list[HashRange]] = owners.selector.ranges()
         self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] | None = None
         if key_order is not None:

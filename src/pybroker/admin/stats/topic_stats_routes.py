@@ -1,4 +1,7 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: statistics of a topic or its partitions."""
+"""Routes of the statistics of a topic or its partitions.
+
+Paths: `/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats` and similar.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ PER_PARTITION = Query("perPartition", "include each partition", bool, True)
 
 
 class TopicStatsRoutes:
-    """Serves the counters of topics, with the rates of the common sampler."""
+    """Routes of topic statistics. Rates come from `RateSampler`."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -60,13 +63,13 @@ class TopicStatsRoutes:
         ]
 
     async def get(self, call: Call) -> Response:
-        """Return a topic's statistics. `getPreciseBacklog` has no effect: backlogs are always exact."""
+        """Return a topic's statistics. `getPreciseBacklog` has no effect, because backlogs are always exact."""
         call.require_lookup(call.topic_name())
         return json_with_nulls(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
-        """Return the sums over the partitions and, unless `perPartition=false`, each partition. Missing partitions are
-        omitted.
+        """Return sums over the partitions and, unless `perPartition=false`, the statistics of each partition. Missing
+        partitions are omitted.
         """
         name, metadata = _partitioned(call)
         documents: dict[str, Document] = {}
@@ -102,7 +105,7 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """Return the partitioned topic and its metadata. Raises AdminError 404 if the topic is not partitioned."""
+    """Return the partitioned topic and its metadata document. Raises AdminError 404 if the topic is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
@@ -118,7 +121,9 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
 async def _partitions(
     call: Call, name: TopicName, behind: str
 ) -> AsyncIterator[tuple[TopicName, TopicBase | Document]]:
-    """Yield existing partitions, loaded one after the other, or the answers of the brokers that serve them."""
+    """Yield the existing partitions, loaded one after the other; for a partition of another broker, that broker's
+    response. `behind`: the path after the topic.
+    """
     for partition in topics_of(call, name):
         if (owner := await other_owner(call, partition)) is None:
             with contextlib.suppress(TopicNotFound):
@@ -134,7 +139,9 @@ async def _partitions(
 
 
 async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBase, Measured], int]:
-    """Return the figures of each subscription that need reads from the store, and the size of the largest backlog."""
+    """Return the figures of each subscription that require reads from the store, and the size of the largest
+    backlog.
+    """
     if not isinstance(topic, Topic):
         return dict.fromkeys(topic.subscriptions.values(), Measured(0, 0)), 0
     with_size = call.query("subscriptionBacklogSize") is None or call.flag("subscriptionBacklogSize")
@@ -148,7 +155,9 @@ async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBa
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:
-    """Return the exact size, or an estimate if the store fails, because operators then need the other figures."""
+    """Return the exact backlog size in bytes; an estimate if the store fails, so that administrators still get the
+    other figures.
+    """
     try:
         return (await subscription.cursor.backlog()).size_bytes
     except StoreError:

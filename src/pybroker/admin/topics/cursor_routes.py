@@ -1,7 +1,8 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's
-cursor.
+"""Routes that move a subscription's cursor: skip, expire and reset.
 
-Consumers may be connected. They no longer receive skipped messages; a reset makes them reconnect.
+Paths: `/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`.
+
+Consumers may be connected. They no longer receive skipped messages. A reset disconnects them, and they reconnect.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ async def expire_by_age(call: Call) -> Response:
 
 
 async def expire_in_all(call: Call) -> Response:
-    """Expire messages of every subscription. Requires permission for all of them. As in Pulsar, it fails at the end if
-    one had nothing to expire.
+    """Expire messages of every subscription. Requires permission for all of them. As in Pulsar, the call fails at the
+    end if one subscription had no message to expire.
     """
     name = call.topic_name()
     call.require_consume(name, "")
@@ -96,7 +97,9 @@ async def expire_in_all(call: Call) -> Response:
 
 
 async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
-    """Return False if nothing is unread, or if nothing is old enough while consumers are active, as in Pulsar."""
+    """Expire old messages. Return False if there is no backlog, or if no message is old enough while consumers are
+    active, as in Pulsar.
+    """
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
@@ -126,7 +129,7 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
 
 
 async def reset_by_time(call: Call) -> Response:
-    """Move the subscription to the first message published at or after a time."""
+    """Move the subscription to the first message that was published at or after a time."""
     require_persistent_subscription(call, "Reset cursor")
     publish_time_ms = call.integer("timestamp")
 
@@ -138,7 +141,7 @@ async def reset_by_time(call: Call) -> Response:
 
 
 async def reset_by_position(call: Call) -> Response:
-    """Move the subscription to a message, or to the first one after its position."""
+    """Move the subscription to a message, or to the first existing message after it."""
 
     async def act(subscription: Subscription) -> None:
         await cursor_moves.reset(subscription, await call.place())
@@ -148,8 +151,8 @@ async def reset_by_position(call: Call) -> Response:
 
 
 async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path. The topic must not be partitioned, because positions and counts belong to
-    one managed ledger.
+    """Run `action` on the subscription in the path. The topic must not be partitioned, because positions and counts
+    belong to one managed ledger.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())

@@ -1,5 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: creation, extension and deletion of partitioned
-topics.
+"""Routes that create, extend and delete partitioned topics.
+
+Paths: `/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAY_CREATE = Query("checkAllowAutoCreation", "create the topic if it is missing 
 
 
 class PartitionedTopicRequest(msgspec.Struct):
-    """The body of a creation with properties."""
+    """Body of a request to create a partitioned topic with properties."""
 
     partitions: int
     properties: dict[str, str] = {}
@@ -55,8 +56,9 @@ async def list_partitioned_topics(call: Call) -> Response:
 
 
 async def get_partitions(call: Call) -> Response:
-    """Return the number of partitions. Clients request `checkAllowAutoCreation=true` before a lookup, which creates a
-    missing topic.
+    """Return the number of partitions.
+
+    Clients send `checkAllowAutoCreation=true` before a lookup, which creates a missing topic.
     """
     name = call.topic_name()
     call.require_lookup(name)
@@ -82,8 +84,8 @@ async def create_partitioned_topic(call: Call) -> Response:
 
 
 async def update_partitions(call: Call) -> Response:
-    """Set the number of partitions. New partitions first get the subscriptions of the first one; clients discover them
-    periodically.
+    """Increase the number of partitions. New partitions first get the subscriptions of the first partition; clients
+    discover new partitions periodically.
     """
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)

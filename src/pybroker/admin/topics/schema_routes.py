@@ -1,6 +1,6 @@
 """`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: schemas of a topic, which need not exist.
 
-A partition has the schemas of its partitioned topic. The paths have no domain. A policy that forbids new schema
+A partition has the schemas of its partitioned topic. The paths have no domain segment. A policy that forbids new schema
 versions applies to clients, not to these calls.
 """
 
@@ -47,7 +47,7 @@ class SchemaAnswer(msgspec.Struct):
 
 
 class Compatibility(msgspec.Struct):
-    """Whether a schema could be registered, and under which strategy."""
+    """Whether a schema could be registered, and the strategy that decides it."""
 
     schemaCompatibilityStrategy: str
     compatibility: bool
@@ -67,29 +67,29 @@ def routes() -> list[Route]:
     ]
 
 
-# --- look ------------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 async def get_schema(call: Call) -> Response:
-    """Return the newest version."""
+    """Return the newest schema version."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).latest)
 
 
 async def get_version(call: Call) -> Response:
-    """Return one version since the last deletion."""
+    """Return one schema version. Versions before the last deletion are not available."""
     topic = _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).version(call.integer("version")))
 
 
 async def get_schemas(call: Call) -> Response:
-    """Return all versions since the last deletion, oldest first."""
+    """Return all schema versions since the last deletion, oldest first."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
 
 
 async def get_metadata(call: Call) -> Response:
-    """Return the version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
+    """Return the schema version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
     history = await call.broker.broker_context.schemas.history(_readable_topic(call))
     if not history.next_version:
         return empty_ok()
@@ -98,17 +98,17 @@ async def get_metadata(call: Call) -> Response:
 
 
 async def find_version(call: Call) -> Response:
-    """Return the version of a schema, or -1."""
+    """Return the version number of a schema; -1 if it is not registered."""
     topic = _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
 
 
-# --- change ----------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
 async def post_schema(call: Call) -> Response:
-    """Register a schema. An equal schema gets its existing version."""
+    """Register a schema. If an equal schema exists, return its version."""
     topic = _topic(call)
     call.require_produce(topic)
     existing_namespace(call, topic.namespace)
@@ -118,7 +118,7 @@ async def post_schema(call: Call) -> Response:
 
 
 async def delete_schema(call: Call) -> Response:
-    """Delete all versions. Later version numbers continue after the deletion's; with `force=true` they restart."""
+    """Delete all schema versions. Later versions continue the numbering; with `force=true` the numbering restarts."""
     topic = _topic(call)
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
@@ -129,7 +129,7 @@ async def delete_schema(call: Call) -> Response:
 
 
 async def check_compatibility(call: Call) -> Response:
-    """Check whether a schema could be registered. As in Pulsar, an incompatible one is answered with 500 and the
+    """Check whether a schema could be registered. As in Pulsar, an incompatible schema results in status 500 with the
     reason.
     """
     topic = _topic(call)

@@ -1,7 +1,8 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`: list,
-creation, deletion, properties, and backlog analysis.
+"""Routes of subscriptions: list, creation, deletion, properties, and backlog analysis.
 
-A partitioned topic has a subscription if one of its partitions has it.
+Paths: `/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
+
+A partitioned topic has a subscription if at least one of its partitions has it.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ async def list_subscriptions(call: Call) -> Response:
 
 
 async def create_subscription(call: Call) -> Response:
-    """Create a subscription at a message, or the first one after its position; without a body, after the last message.
-    A missing topic is created as for a consumer.
+    """Create a subscription at a message, or at the first existing message after it; without a body, after the last
+    message. A missing topic is created as for a consumer.
 
-    On a partitioned topic, create it on the partitions that do not have it; 409 if all do.
+    On a partitioned topic, the subscription is created on all partitions without it; 409 if all partitions have it.
     """
     name, subscription = call.topic_name(), call.name("subscription")
     call.require_consume(name, subscription)
@@ -84,7 +85,6 @@ async def create_subscription(call: Call) -> Response:
 
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
-    """Create the subscription on one topic. Return False if it exists."""
     if (owner := await other_owner(call, name)) is not None:
         try:
             await call_owner(call, owner, name)
@@ -117,7 +117,7 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """Delete a subscription. With consumers, this needs `force`, unless it has no messages to lose. The consumers
+    """Delete a subscription. 412 if it has consumers on a persistent topic, unless `force=true`. The consumers then
     reconnect, which creates a new subscription.
     """
 
@@ -142,7 +142,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Replace the properties with those of the body, or none."""
+    """Replace the properties with the properties in the body."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
@@ -154,7 +154,7 @@ async def set_properties(call: Call) -> Response:
 
 
 async def get_replicated(call: Call) -> Response:
-    """Return whether the subscription is marked as replicated, per topic. There is no replication yet."""
+    """Return, for each topic, whether the subscription is marked as replicated. The mark has no effect."""
     replicated: dict[str, bool] = {}
 
     async def act(subscription: Subscription) -> None:
@@ -179,8 +179,8 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the backlog entry by entry, from the body's message id or the mark-delete position, with the results of
-    entry filters.
+    """Count the backlog entry by entry, with the verdicts of entry filters. Starts at the message id in the body, or at
+    the mark-delete position.
     """
     require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())

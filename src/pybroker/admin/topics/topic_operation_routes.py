@@ -1,5 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: operations on one topic or all its
-partitions.
+"""Routes of operations on one topic or all its partitions, such as unload, terminate and compact.
+
+Paths: `/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ async def _unloaded(call: Call, name: TopicName) -> bool:
     return True
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 async def get_internal_stats(call: Call) -> Response:
@@ -96,7 +97,7 @@ async def get_internal_stats(call: Call) -> Response:
 
 
 async def get_internal_info(call: Call) -> Response:
-    """Return the stored metadata of the managed ledger, or of each partition's."""
+    """Return the stored metadata of the managed ledger; for a partitioned topic, of each partition."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get internal info")
@@ -113,7 +114,7 @@ async def get_internal_info(call: Call) -> Response:
 
 
 async def get_backlog(call: Call) -> Response:
-    """Return the backlog in entries and bytes, for old tools. `stats` and `internalStats` have more."""
+    """Return the backlog in entries and bytes, for old tools. `stats` and `internalStats` contain more figures."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get backlog")
@@ -123,7 +124,9 @@ async def get_backlog(call: Call) -> Response:
 
 
 async def get_backlog_size(call: Call) -> Response:
-    """Return the bytes after the message in the body. The method is PUT because it has a body."""
+    """Return the size in bytes of all messages after the message in the body. The method is PUT because it has a
+    body.
+    """
     name = call.topic_name()
     call.require_consume(name, "")
     require_persistent(call, "Get backlog size")
@@ -138,7 +141,7 @@ async def get_backlog_size(call: Call) -> Response:
 
 
 async def terminate(call: Call) -> Response:
-    """Terminate the topic: it accepts no more messages. Return the last message."""
+    """Terminate the topic, which then accepts no more messages. Return the id of the last message."""
     name = call.topic_name()
     call.require_topic_admin(name)
     if not name.is_persistent:
@@ -148,7 +151,7 @@ async def terminate(call: Call) -> Response:
 
 
 async def terminate_partitions(call: Call) -> Response:
-    """Terminate every partition. Return the last message of each."""
+    """Terminate every partition. Return the id of the last message of each partition."""
     name = call.topic_name()
     call.require_topic_admin(name)
     names = topics_of(call, name)
@@ -158,7 +161,6 @@ async def terminate_partitions(call: Call) -> Response:
 
 
 async def _terminated(call: Call, name: TopicName) -> object:
-    """Return the id of the last message."""
     if (owner := await other_owner(call, name)) is not None:
         return await call_owner(call, owner, name, behind="/terminate")
     topic = await existing_topic(call, name)
@@ -167,7 +169,7 @@ async def _terminated(call: Call, name: TopicName) -> object:
 
 
 async def trim(call: Call) -> Response:
-    """Delete closed ledgers that are no longer needed, without waiting for the next maintenance."""
+    """Delete closed ledgers that are no longer needed, without waiting for the next maintenance run."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Trim")
@@ -191,7 +193,7 @@ async def truncate(call: Call) -> Response:
 
 
 class _LongRunning(msgspec.Struct):
-    """The status of the last requested compaction or offload."""
+    """Status of the last compaction or offload that was requested."""
 
     status: str
     lastError: str  # noqa: N815  (the JSON property)
@@ -230,7 +232,7 @@ async def get_offload(call: Call) -> Response:
 
 
 async def offload(call: Call) -> Response:
-    """Start an offload in the background. Without tiered storage it fails, which its status reports."""
+    """Start an offload in the background. It fails without tiered storage; the offload status reports the failure."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Offload")

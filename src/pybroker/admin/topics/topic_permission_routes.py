@@ -1,6 +1,6 @@
 """`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: permissions of roles on single topics.
 
-They are stored with the namespace. Those on a partitioned topic apply to its partitions.
+The permissions are stored with the namespace. Permissions on a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PERMISSIONS = TOPIC + "/permissions"
 
 
 class GrantOnTopic(msgspec.Struct):
-    """The permissions of a role on one topic."""
+    """Permissions of a role on one topic."""
 
     topic: str
     role: str
@@ -49,7 +49,9 @@ def routes() -> list[Route]:
 
 
 async def get_permissions(call: Call) -> Response:
-    """Return the union of permissions on the namespace and the topic. A partition has those of its partitioned topic."""
+    """Return the permissions on the topic, combined with the permissions on its namespace. A partition has the
+    permissions of its partitioned topic.
+    """
     topic = await _changeable(call, call.topic_name())
     policies = call.resources.namespace(topic.namespace)
     assert policies is not None, "a topic without a namespace cannot exist"
@@ -62,7 +64,7 @@ async def get_permissions(call: Call) -> Response:
 
 
 async def grant(call: Call) -> Response:
-    """Replace the permissions of a role. Without a body nothing changes."""
+    """Replace the permissions of a role on the topic. A request without a body changes nothing."""
     topic, role = await _changeable(call, call.topic_name()), call.name("role")
     actions = await call.optional_json(list[AuthAction])
     if actions is not None:
@@ -71,14 +73,14 @@ async def grant(call: Call) -> Response:
 
 
 async def revoke(call: Call) -> Response:
-    """Remove the permissions of a role. Without any, nothing changes."""
+    """Remove the permissions of a role on the topic. A role without permissions is not an error."""
     topic, role = await _changeable(call, call.topic_name()), call.name("role")
     await _revoke(call, [(topic, role)])
     return no_content()
 
 
 async def grant_on_topics(call: Call) -> Response:
-    """Grant permissions on several topics of one namespace: all or none."""
+    """Grant permissions on several topics of one namespace: on all of them or on none."""
     given = await call.json(list[GrantOnTopic])
     topics = await _topics_of_one_namespace(call, [each.topic for each in given])
     await _grant(
@@ -88,7 +90,7 @@ async def grant_on_topics(call: Call) -> Response:
 
 
 async def revoke_on_topics(call: Call) -> Response:
-    """Revoke permissions on several topics of one namespace: all or none."""
+    """Revoke permissions on several topics of one namespace: on all of them or on none."""
     given = await call.json(list[RevokeOnTopic])
     topics = await _topics_of_one_namespace(call, [each.topic for each in given])
     await _revoke(call, [(topic, each.role) for topic, each in zip(topics, given, strict=True)])
@@ -127,7 +129,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
-    """Return `topic`, which need not exist. Requires its administrator."""
+    """Return `topic`, which need not exist. Requires an administrator of its tenant."""
     call.require_topic_admin(topic)
     existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics

@@ -33,7 +33,7 @@ def routes() -> list[Route]:
 
 
 async def list_topics(call: Call) -> Response:
-    """List topics and partitions of a namespace, or of the query's bundle."""
+    """List topics and partitions of a namespace; with `bundle`, only of this bundle."""
     domain, namespace = call.domain(), call.namespace_name()
     call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
@@ -96,7 +96,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Add the body's properties to the existing ones."""
+    """Add the properties in the body to the existing properties."""
     name = _changeable_topic(call)
     await _change_properties(call, name, await call.optional_json(dict[str, str]) or {}, removed=None)
     return no_content()
@@ -133,7 +133,7 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
 
 
 def creatable_topic(call: Call) -> TopicName:
-    """Return the topic of the path, which the caller may create, in an existing namespace."""
+    """Return the topic in the path. Checks that the caller may create it and that its namespace exists."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     if call.resources.namespace(name.namespace) is None:  # waits for a running namespace deletion

@@ -1,4 +1,4 @@
-"""`/admin/v3/transactions`: coordinators and their transactions, and transactions at topics and subscriptions.
+"""`/admin/v3/transactions`: transaction coordinators, their transactions, and transactions on topics and subscriptions.
 
 Start with `coordinator_routes.py`.
 """

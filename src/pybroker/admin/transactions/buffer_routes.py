@@ -1,4 +1,4 @@
-"""Transactions at a topic: their uncommitted messages."""
+"""Transactions on a topic: their uncommitted messages."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def routes() -> list[Route]:
 
 
 async def _topic(call: Call) -> Topic:
-    """Return the loaded topic of the path. Requires the namespace's administrator. Raises AdminError 404 if it does not
-    exist.
+    """Load the topic in the path. Requires an administrator of the namespace. Raises AdminError 404 if the topic does
+    not exist.
     """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
@@ -36,20 +36,20 @@ async def _topic(call: Call) -> Topic:
 
 
 async def get_buffer_stats(call: Call) -> Response:
-    """Return the max read position and the number of open transactions. `lowWaterMarks=true` adds the coordinators'
-    low-water marks.
+    """Return the max read position and the number of open transactions. `lowWaterMarks=true` adds the low-water marks
+    of the coordinators.
     """
     topic = await _topic(call)
     return json_response(buffer_stats(topic, with_low_water_marks=call.flag("lowWaterMarks")))
 
 
 async def get_transaction_in_buffer(call: Call) -> Response:
-    """Return the position of an open transaction's first message."""
+    """Return the position of the first message of an open transaction."""
     topic = await _topic(call)
     return json_response(transaction_in_buffer(topic.transactions.buffer, txn_id_of(call)))
 
 
 async def get_buffer_internal_stats(call: Call) -> Response:
-    """Return only the snapshot type: snapshots are stored with the topic's cursors, not in a system topic."""
+    """Return only the snapshot type, because snapshots are stored with the topic's cursors, not in a system topic."""
     await _topic(call)
     return json_response({"snapshotType": "Single"})

@@ -1,4 +1,4 @@
-"""Coordinators, their transactions, slow transactions, and an administrator's abort."""
+"""Transaction coordinators, their transactions, slow transactions, and aborts by an administrator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASE = "/admin/v3/transactions"
 MAX_SLOW = 1000
 """Maximum number of slow transactions in a response, oldest first."""
 MAX_SLOW_PARTICIPANTS = 10_000
-"""Maximum number of their participants. The transaction that exceeds it is complete and the last."""
+"""Maximum number of participants in a response. The transaction that reaches this number is listed completely, as the last one."""
 LOOKED_AT_A_TURN = 256
 ABORT_WAIT_S = 25.0
 COORDINATOR = Query("coordinatorId", "only this coordinator", int)
@@ -77,7 +77,7 @@ def txn_id_of(call: Call) -> TxnId:
 
 
 async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
-    """Return the transaction of the path, for its owner and superusers. For others it does not exist."""
+    """Return the transaction in the path. Raises AdminError 404 unless the caller is its owner or a superuser."""
     txn_id = txn_id_of(call)
     try:
         call.require_superuser()
@@ -94,7 +94,7 @@ async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
 
 
 async def list_coordinators(call: Call) -> Response:
-    """List the coordinators. An unused one starts with its first client."""
+    """List the transaction coordinators. A coordinator starts when its first client connects."""
     call.require_superuser()
     require_enabled(call)
     url = call.broker.presence.addresses.resolve(None).broker_url
@@ -103,7 +103,7 @@ async def list_coordinators(call: Call) -> Response:
 
 
 async def get_coordinator_stats(call: Call) -> Response:
-    """Return statistics of the query's coordinator, or of all started ones by id."""
+    """Return statistics of the coordinator `coordinatorId`; without it, of all started coordinators by id."""
     call.require_superuser()
     require_enabled(call)
     asked = _asked_coordinators(call)
@@ -113,7 +113,7 @@ async def get_coordinator_stats(call: Call) -> Response:
 
 
 async def get_coordinator_internal_stats(call: Call) -> Response:
-    """Return the internals of a coordinator's log."""
+    """Return the internal statistics of the managed ledger that stores a coordinator's log."""
     call.require_superuser()
     require_enabled(call)
     coordinator = found_coordinator(call, call.integer("coordinator"))
@@ -127,7 +127,7 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
 async def get_transaction_metadata(call: Call) -> Response:
     """Return the status and participants of a transaction, for every role, as in Pulsar.
 
-    The owner and superusers also see participants that have not confirmed its end.
+    The owner and superusers also see which participants have not confirmed its end.
     """
     require_enabled(call)
     coordinator, transaction = await call.broker.transactions.listed_transaction(txn_id_of(call))
@@ -171,7 +171,7 @@ async def list_slow_transactions(call: Call) -> Response:
 
 
 async def grow_coordinators(call: Call) -> Response:
-    """Increase the number of coordinators. 406 if the number is not higher."""
+    """Increase the number of coordinators. 406 if the new number is not higher."""
     call.require_superuser()
     require_enabled(call)
     await call.broker.transactions.grow(await call.json(int))
@@ -179,7 +179,7 @@ async def grow_coordinators(call: Call) -> Response:
 
 
 async def abort_transaction(call: Call) -> Response:
-    """Abort a transaction, as its owner would. 404 if it does not exist, 409 if it is being committed."""
+    """Abort a transaction on behalf of its owner. 404 if it does not exist, 409 if it is being committed."""
     coordinator, transaction = await _transaction(call)
     try:
         async with asyncio.timeout(ABORT_WAIT_S):

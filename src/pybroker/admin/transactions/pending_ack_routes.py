@@ -1,4 +1,4 @@
-"""Transactions at a subscription: pending transaction acks."""
+"""Transactions on a subscription: pending transaction acks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def routes() -> list[Route]:
 
 
 async def _found(call: Call) -> tuple[Topic, CursorState]:
-    """Return topic and cursor of the path's subscription. Requires the namespace's administrator. Raises AdminError 404
-    if it does not exist.
+    """Return the topic and cursor of the subscription in the path. Requires an administrator of the namespace. Raises
+    AdminError 404 if the subscription does not exist.
     """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
@@ -49,19 +49,21 @@ async def _found(call: Call) -> tuple[Topic, CursorState]:
 
 
 async def get_pending_ack_stats(call: Call) -> Response:
-    """Return the number of transactions with pending acks. `lowWaterMarks=true` adds the coordinators' low-water marks."""
+    """Return the number of transactions with pending acks. `lowWaterMarks=true` adds the low-water marks of the
+    coordinators.
+    """
     topic, state = await _found(call)
     return json_response(pending_ack_stats(topic, state.held, with_low_water_marks=call.flag("lowWaterMarks")))
 
 
 async def get_transaction_in_pending_ack(call: Call) -> Response:
-    """Return the position of an open transaction's cumulative acknowledgement; empty without one."""
+    """Return the position of an open transaction's cumulative acknowledgement; empty if it has none."""
     _, state = await _found(call)
     return json_response(transaction_in_pending_ack(state.held, txn_id_of(call)))
 
 
 async def get_position_in_pending_ack(call: Call) -> Response:
-    """Return whether an entry, or with `batchIndex` a message of its batch, has a pending transaction ack."""
+    """Return whether an entry, or with `batchIndex` one message of its batch, has a pending transaction ack."""
     _, state = await _found(call)
     position = Position(call.integer("ledger"), call.integer("entry"))
     batch_index = None if call.query("batchIndex") is None else call.query_integer("batchIndex", 0)
@@ -69,6 +71,6 @@ async def get_position_in_pending_ack(call: Call) -> Response:
 
 
 async def get_pending_ack_internal_stats(call: Call) -> Response:
-    """Return an empty document: pending acks are stored in the cursor, not in a log."""
+    """Return an empty document, because pending acks are stored in the cursor, not in a log."""
     await _found(call)
     return json_response({})

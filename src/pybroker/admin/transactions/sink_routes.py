@@ -1,9 +1,10 @@
-"""Transactional sinks: several transactions write a batch, which one call commits exactly once. Not in Pulsar.
-`transactions/sinks.py` has the rules.
+"""Routes of transactional sinks: one call commits several transactions exactly once. Not in Pulsar.
 
-A role that may produce to any topic can create a sink. After the first commit, only that role and superusers may use
-it. `open` and `commit` both check this (`_coordinator`, `Coordinator._room_for_mark`), so that no transaction is opened
-that cannot be committed.
+Several transactions write a batch of the sink. The rules are in `transactions/sinks.py`.
+
+A role that may produce to any topic can create a sink. After the first commit, only this role and superusers may use
+the sink. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so that no transaction is
+opened that cannot be committed.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 SINK = BASE + "/sinks/{sink}"
 AFTER = Query("after", "last name of the previous page")
 MAX_SHOWN = 1000
-"""Maximum number of sinks in a response; `after` returns the next ones."""
+"""Maximum number of sinks in a response. A request with `after` returns the next page."""
 SHOWN_TRANSACTIONS = 100
 END_WAIT_S = 25.0
 """Time that a commit waits for participants. It is below the client's request timeout, so that the client receives the
@@ -42,7 +43,9 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 
 class OpenBody(msgspec.Struct):
-    """The sink's batch, its writer, and the timeout. `takeOver`: replace the sink's current writer."""
+    """Batch of the sink, its writer, and the timeout of the transaction. `takeOver`: replace the current writer of the
+    sink.
+    """
 
     batch: int
     writer: str = ""
@@ -52,7 +55,7 @@ class OpenBody(msgspec.Struct):
 
 
 class CommitBody(msgspec.Struct):
-    """The batch's transactions as [most, least]; an empty list commits an empty batch."""
+    """Transactions of the batch as [most, least]. An empty list commits an empty batch."""
 
     batch: int
     transactions: list[tuple[int, int]] = []
@@ -61,7 +64,7 @@ class CommitBody(msgspec.Struct):
 
 
 class AbortBody(msgspec.Struct):
-    """Abort transactions up to this batch; without it, all."""
+    """Abort the transactions up to this batch; without it, all transactions of the sink."""
 
     batch: int | None = None
 
@@ -128,8 +131,8 @@ def _asking(call: Call) -> Asking:
 
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
-    """Return the sink's coordinator. Raises AdminError 403 if the sink is new and the role may not produce to any
-    topic; such a role could only occupy names and capacity.
+    """Return the coordinator of the sink. Raises AdminError 403 if the sink is new and the role may not produce to any
+    topic, because the role could only occupy names and capacity.
     """
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
@@ -144,7 +147,7 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
 
 
 async def list_sinks(call: Call) -> Response:
-    """List sinks by name, starting after `after`, at most 1,000 per response."""
+    """List sinks by name, starting after the name `after`, at most 1,000 per response."""
     call.require_superuser()
     require_enabled(call)
     after = call.query("after") or ""
@@ -157,13 +160,15 @@ async def list_sinks(call: Call) -> Response:
 
 
 async def get_sink(call: Call) -> Response:
-    """Return the last committed batch, its time, the sink's writer, and its open transactions."""
+    """Return the last committed batch, the time of its commit, the writer of the sink, and its open transactions."""
     sink = _sink_name(call)
     return json_response(_shown(await _existing(call, sink), sink, call))
 
 
 async def _existing(call: Call, sink: str) -> Coordinator:
-    """Return the coordinator of an existing sink. Raises AdminError 404, or 403 for another role's sink."""
+    """Return the coordinator of an existing sink. Raises AdminError 404 if the sink does not exist, 403 if it belongs
+    to another role.
+    """
     require_enabled(call)
     try:
         coordinator = await call.broker.transactions.ready(home_of(sink))
@@ -210,8 +215,8 @@ def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:
 
 
 async def delete_sink(call: Call) -> Response:
-    """Delete the record of a sink's last batch; a repeated batch is then written again. 409 while it has open
-    transactions.
+    """Delete the record of a sink's last batch. If the batch is repeated later, it is written again. 409 while the sink
+    has open transactions.
     """
     sink = _sink_name(call)
     coordinator = await _existing(call, sink)
@@ -224,8 +229,8 @@ async def delete_sink(call: Call) -> Response:
 
 
 async def open_transaction(call: Call) -> Response:
-    """Open a transaction for a batch of a sink and return its `most` and `least`, or report that this or a later batch
-    is committed.
+    """Open a transaction for a batch of a sink. Return its id (`most` and `least`), or report that this batch or a
+    later one is committed.
 
     Transactions of an earlier run of the writer, up to this batch, are aborted.
     """
@@ -241,10 +246,10 @@ async def open_transaction(call: Call) -> Response:
 
 
 async def commit(call: Call) -> Response:
-    """Commit the transactions of a sink's batch atomically, unless this or a later batch was committed before.
+    """Commit the transactions of a sink's batch atomically, unless this batch or a later one is already committed.
 
-    Other open transactions of the sink up to this batch are aborted. A batch that was committed before gets the same
-    response, with `isRepeat`.
+    Other open transactions of the sink up to this batch are aborted. If the batch was committed before, the response is
+    the same, with `isRepeat`.
     """
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)
@@ -268,7 +273,7 @@ async def commit(call: Call) -> Response:
 
 async def abort(call: Call) -> Response:
     """Abort open transactions of a sink, up to a batch, and return their number. 202 while some topics have not
-    confirmed.
+    confirmed the abort.
     """
     sink, body = _sink_name(call), await call.json(AbortBody)
     if body.batch is not None:

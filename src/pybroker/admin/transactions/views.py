@@ -1,4 +1,4 @@
-"""Coordinators and transactions in REST. Members that Pulsar does not have are in `pybroker`."""
+"""JSON of coordinators and transactions. Members that Pulsar does not have are in the member `pybroker`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def transaction_metadata(
     *,
     with_own: bool,
 ) -> dict[str, Any]:
-    """Return `transactionMetadata` with details of loaded topics. Topic names are as the client wrote them.
+    """Return `transactionMetadata` with details of the loaded topics. Topic names are spelled as the client sent them.
 
     `with_own`: include members that Pulsar does not have, for the owner and superusers.
     """
@@ -109,13 +109,15 @@ def transaction_metadata(
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInBufferStats`. Topics do not store how a transaction ended."""
+    """Return `transactionInBufferStats`. The result of an ended transaction is unknown, because topics do not store
+    it.
+    """
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `transactionBufferStats`. A topic without transactions has no buffer."""
+    """Return `transactionBufferStats`. A topic that never had transactions has no buffer."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)
@@ -135,7 +137,7 @@ def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
 
 
 def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `pendingAckStats`. The state is `None` without acknowledgements by transactions."""
+    """Return `pendingAckStats`. The state is the text `None` if no transaction has acknowledged a message."""
     shown: dict[str, Any] = {
         "state": "Ready" if held.was_used else "None",
         "ongoingTxnSize": len(held.open),
@@ -148,16 +150,16 @@ def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_wa
 
 
 def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInPendingAckStats`, without individual acknowledgements."""
+    """Return `transactionInPendingAckStats`, which omits individual acknowledgements."""
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
 
 
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
-    """Return `positionStatsInPendingAck` of an entry or a message of its batch.
+    """Return `positionStatsInPendingAck` for an entry, or for one message of its batch.
 
-    A transaction's cumulative acknowledgement includes earlier entries. The batch size is known only if a part is
-    acknowledged.
+    The cumulative acknowledgement of a transaction includes earlier entries. The batch size is known only if a part of
+    the batch is acknowledged.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"

@@ -25,7 +25,7 @@ _MISSING = frozenset({NoSuchEntry.code, NoSuchLedger.code})
 
 
 class CopyState(Enum):
-    """The state of one copy."""
+    """The state of the copy of an entry on one bookie."""
 
     VALID = "valid"
     MISSING = "missing"
@@ -40,7 +40,10 @@ class CopyState(Enum):
 
 
 class EntryCopy(NamedTuple):
-    """The copy of an entry on one bookie. `detail` explains states other than VALID, MISSING and UNREACHABLE."""
+    """The copy of an entry on one bookie.
+
+    `detail` describes the problem for states other than VALID, MISSING and UNREACHABLE.
+    """
 
     bookie_id: str
     state: CopyState

@@ -1,18 +1,19 @@
 """Deletion of the cluster's orphaned ledgers, by its leader.
 
-Operation: a run reads the metadata of all ledgers, and then all documents that name ledgers. It closes and fences each ledger
-that is orphaned, reads the documents again, and deletes the ledgers that still have no name. So two rules protect an owner that
-names its ledger late:
+Operation: a run reads the metadata of all ledgers, and then all documents that list ledgers. It closes and fences each
+orphaned ledger, reads the documents again, and deletes the ledgers that are still in no document. Two rules protect an
+owner that stores its new ledger late in a document:
 
-* It does not use a ledger that it names later than it promised in the ledger's properties. `OrphanRule` waits much longer.
-* If the clocks of both brokers differ by more than that: appends to a ledger that is to be deleted are refused as fenced before
-  it is deleted, unless its name was stored before the second reading, which keeps it.
+* It does not use a ledger that it stores later than it promised in the ledger's properties. `OrphanRule` waits much
+  longer.
+* If the clocks of both brokers differ by more than that, the ledger is fenced before its deletion, so that its owner's
+  appends are refused. If a document lists the ledger at the second reading, it is kept.
 
 Memory: 9 bytes for each old ledger, and a run examines at most `MAX_CANDIDATES` of them together. Rate: `READS_PER_S` ledgers
 are examined, and `DELETIONS_PER_S` deleted in a second.
 
-Failure: a ledger that cannot be closed, because its bookies do not answer, is kept until a later run. If a document cannot be
-read, the run ends without a deletion, because it may name any ledger.
+Failure: a ledger that cannot be closed, because its bookies do not answer, is kept until a later run. If a document
+cannot be read, the run ends without a deletion, because it may list any ledger.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ListedLedgers(Ledgers, Protocol):
 
 @dataclass(slots=True)
 class OrphanCounts:
-    """The result of a run."""
+    """Numbers of ledgers that one run examined, deleted and kept."""
 
     examined: int = 0
     deleted: int = 0
@@ -60,7 +61,9 @@ class OrphanCounts:
 
 
 class OrphanDeletion:
-    """`is_leader` is asked before each step; two leaders at a time only do the same work twice. `sleep` waits for seconds."""
+    """Deletes the orphaned ledgers of a cluster. `is_leader` is called before each step; two leaders at the same time
+    only do the same work twice. `sleep` waits for a number of seconds.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class OrphanDeletion:
         self._sleep = sleep
 
     async def run(self) -> OrphanCounts:
-        """Raises MetadataUnknown, and the errors of reading names."""
+        """Perform one run over all ledgers. Raises MetadataUnknown, and the errors of reading the documents."""
         counts = OrphanCounts()
         now_ms = self._clock.wall_ms()
         candidates = array("q")
@@ -103,7 +106,7 @@ class OrphanDeletion:
         return counts
 
     async def _delete_orphans(self, candidates: array[int], counts: OrphanCounts) -> bool:
-        """Return False if this broker is not the leader any more."""
+        """Delete the candidates that are still orphaned. Return False if this broker is not the leader any more."""
         orphans = await self._without_names(candidates)
         for start in range(0, len(orphans), CLOSED_TOGETHER):
             closed = array("q")
@@ -120,7 +123,7 @@ class OrphanDeletion:
         return True
 
     async def _without_names(self, ledger_ids: array[int]) -> array[int]:
-        """Read the documents, and return the ledgers that none of them names."""
+        """Read the documents, and return the ledgers that are in none of them."""
         if not ledger_ids:
             return ledger_ids
         ascending = array("q", sorted(ledger_ids))

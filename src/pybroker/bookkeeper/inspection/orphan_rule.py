@@ -1,11 +1,12 @@
-"""The rule of orphaned ledgers: which ledgers may be deleted because no document names them.
+"""The rule of orphaned ledgers: which ledgers may be deleted because no document lists them.
 
 A ledger is orphaned if all of this holds:
 
 * it has the properties that the owner's brokers write, and the name of a managed ledger;
-* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator names it. The rest of
-  this time is for differences between the clocks of brokers;
-* no document names it. The documents must be read after the ledger was listed, because a name may be written in between.
+* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator stores it in a
+  document. The additional time allows for differences between the clocks of brokers;
+* no document lists it. The documents must be read after the ledgers were listed, because a document may be written in
+  between.
 
 The last entry, the size and the state of a ledger do not matter.
 """
@@ -30,7 +31,8 @@ class OrphanVerdict(Enum):
 
 class OrphanRule:
     """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty.
-    `named_within_ms` returns the time within which the creator names the ledger, from the properties; None without a promise.
+    `named_within_ms` returns, from a ledger's properties, the time within which its creator stores it in a document;
+    None if the properties do not state it.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class OrphanRule:
         self._min_age_ms = min_age_ms
 
     def is_own(self, metadata: LedgerMetadata) -> bool:
-        """Return whether the ledger has the marks."""
+        """Return whether the ledger has the required properties."""
         custom = metadata.custom
         return bool(custom.get(self._owner_key)) and all(
             custom.get(key) == value for key, value in self._required.items()
@@ -59,7 +61,10 @@ class OrphanRule:
     def verdict(
         self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
     ) -> OrphanVerdict:
-        """`named_ids`: all ledgers that any document names. `now_ms`: the time when the ledger was listed."""
+        """Return whether the ledger may be deleted.
+
+        `named_ids`: all ledgers in any document. `now_ms`: the time when the ledger was listed.
+        """
         promise_ms = self._named_within_ms(metadata.custom)
         if promise_ms is None or not self.is_own(metadata):
             return OrphanVerdict.FOREIGN

@@ -20,7 +20,7 @@ class Ledgers(Protocol):
 
 
 class LedgerNames(Protocol):
-    """The documents that name ledgers."""
+    """Reads the documents that list ledgers."""
 
     async def read(self, take: Callable[[Collection[int]], None]) -> None:
         """Read all documents, and call `take` with the ledgers of each. Raises StoreError if any cannot be read."""
@@ -35,7 +35,7 @@ class FoundLedger(NamedTuple):
 
 
 class OrphanSearch:
-    """Reads the documents after the metadata of the ledgers."""
+    """Finds orphaned ledgers. The documents are read after the metadata of the ledgers."""
 
     def __init__(self, ledgers: Ledgers, rule: OrphanRule, names: LedgerNames, clock: Clock) -> None:
         self._ledgers = ledgers
@@ -44,10 +44,10 @@ class OrphanSearch:
         self._clock = clock
 
     async def run(self, ledger_ids: Sequence[int]) -> list[FoundLedger]:
-        """Return the ledgers of `ledger_ids` that have this cluster's marks, with verdicts, in the given order.
+        """Return the ledgers of `ledger_ids` that have this cluster's properties, with verdicts, in the given order.
 
-        Ledgers that are deleted meanwhile, or whose metadata cannot be decoded, are left out. Raises MetadataUnknown, and
-        the errors of reading names.
+        Ledgers that are deleted meanwhile, or whose metadata cannot be decoded, are skipped. Raises MetadataUnknown,
+        and the errors of reading the documents.
         """
         now_ms = self._clock.wall_ms()
         own = [

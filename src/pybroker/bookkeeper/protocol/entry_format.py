@@ -1,7 +1,7 @@
 """The bytes of an entry on the wire and on the disks of bookies: header, digest, payload.
 
-The header has the ids of ledger and entry, the last confirmed entry when this one was sent, and the payload bytes of the
-ledger up to and including this entry. The digest covers header and payload.
+The header has the ids of ledger and entry, the last entry that was confirmed when this one was sent, and the payload
+bytes of the ledger up to and including this entry. The digest covers header and payload.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MASTER_KEY_SIZE = 20
 
 
 class DigestType(IntEnum):
-    """How entries are protected, with the numbers of the ledger's metadata."""
+    """The digest that protects entries, with its number in the ledger's metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -38,7 +38,9 @@ class DigestType(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A stored entry. `last_confirmed` and `length_bytes` are those of the ledger when the entry was sent."""
+    """A stored entry. `last_confirmed` and `length_bytes`: last confirmed entry and size of the ledger when the entry
+    was sent.
+    """
 
     entry_id: int
     last_confirmed: int
@@ -62,7 +64,7 @@ class EntryFormat:
         return b"".join((header, self._digest(header, payload), payload))
 
     def pack_add(self, entry_id: int, last_confirmed: int, length_bytes: int, payload: bytes) -> bytes:
-        """Encode the request to store an entry: `add_request` of `pack`, with one copy of the payload."""
+        """Encode the request to store an entry. Equals `add_request(pack(...))`, but copies the payload only once."""
         header = _pack_header(self.ledger_id, entry_id, last_confirmed, length_bytes)
         size_bytes = ADD_HEAD_SIZE + HEADER_SIZE + self.digest_size + len(payload)
         return b"".join((_pack_u32(size_bytes), self._add_head, header, self._digest(header, payload), payload))
@@ -75,7 +77,7 @@ class EntryFormat:
         start = HEADER_SIZE + self.digest_size
         if len(stored) < start:
             raise DamagedEntry(
-                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; {start} are the least."
+                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; the minimum is {start}."
             )
         ledger_id, stored_id, last_confirmed, length_bytes = _HEADER.unpack_from(stored)
         payload = stored[start:]
@@ -95,7 +97,7 @@ class EntryFormat:
         return header + self._digest(header, b"")
 
     def unpack_last_confirmed(self, record: bytes) -> int:
-        """Decode and verify such a record. Raises DamagedEntry."""
+        """Decode and verify a record of `pack_last_confirmed`. Raises DamagedEntry."""
         header = record[: _LAC_HEADER.size]
         if len(record) < _LAC_HEADER.size or record[_LAC_HEADER.size :] != self._digest(header, b""):
             raise DamagedEntry(f"The last confirmed entry of ledger {self.ledger_id} does not match its digest.")
@@ -108,7 +110,9 @@ class EntryFormat:
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the key that bookies compare for each writer and recovery of a ledger."""
+    """Return the key that is derived from a ledger's password. Bookies compare it for each writer and recovery of the
+    ledger.
+    """
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 

@@ -1,7 +1,7 @@
 """Frames of protocol version 2: requests as bytes, and a reader of answers.
 
-A frame is its size (4 bytes) and a body; numbers are big-endian. An answer has no number of its request: except for
-batch reads, it is matched by operation, ledger and entry.
+A frame is its size (4 bytes) and a body; numbers are big-endian. A response does not contain the number of its request.
+Except for batch reads, it is matched by operation, ledger and entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _ADD_ANSWER_WORD, _READ_ANSWER_WORD = _VERSION | ADD << 16, _VERSION | READ << 1
 
 
 class Answer(NamedTuple):
-    """One answer. `body` is an entry, the entries of a batch, or empty; `request_id` is -1 except for batch reads."""
+    """One response of a bookie. `body` is an entry, the entries of a batch, or empty; `request_id` is -1 except for
+    batch reads.
+    """
 
     operation: int
     code: int
@@ -45,12 +47,12 @@ class Answer(NamedTuple):
 
 
 def add_head(master_key: bytes) -> bytes:
-    """Encode what precedes the entry in the body of a request to store it, without flags."""
+    """Encode the part in front of the entry in the body of a request to store it, without flags."""
     return _ADD_HEAD.pack(_VERSION | ADD << 16, master_key)
 
 
 def add_request(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
-    """Encode the request to store an entry, whose bytes name its ledger and id."""
+    """Encode the request to store an entry. The entry's bytes contain its ledger and id."""
     return b"".join((_ADD.pack(24 + len(stored), _VERSION | ADD << 16 | flags, master_key), stored))
 
 
@@ -83,7 +85,7 @@ def batch_entries(body: bytes) -> list[bytes]:
 
 
 class AnswerReader:
-    """Divides the bytes of a connection into answers. After InvalidAnswer the connection must be closed."""
+    """Splits the bytes of a connection into responses. After InvalidAnswer the connection must be closed."""
 
     __slots__ = ("_max_frame_bytes", "_missing_bytes", "_parts", "_rest")
 
@@ -126,7 +128,7 @@ class AnswerReader:
 
     def _check_size(self, size: int) -> None:
         if not ANSWER_SIZE <= size <= self._max_frame_bytes:
-            raise InvalidAnswer(f"A frame of {size} bytes is not an answer; {self._max_frame_bytes} are the most.")
+            raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
 
     def _keep(self, data: bytes, at: int) -> None:
         """Keep the incomplete frame at the end. Its size is checked as soon as it is known."""

@@ -35,14 +35,16 @@ class Operation(IntEnum):
 
 
 class BookieSpace(NamedTuple):
-    """Bytes of the disks of a bookie."""
+    """Free and total bytes of the disks of a bookie."""
 
     total_bytes: int
     free_bytes: int
 
 
 class ExplicitLac(NamedTuple):
-    """What a bookie knows about a ledger: the record of WRITE_LAC (empty without one), and its last entry."""
+    """The last confirmed entry of a ledger as a bookie knows it: the record of WRITE_LAC (empty without one), and the
+    bookie's last entry.
+    """
 
     record: bytes
     last_entry: bytes
@@ -104,7 +106,7 @@ def _framed(request: Request) -> bytes:
 
 
 class FrameReader:
-    """Divides the bytes of a connection into bodies of frames. After InvalidAnswer the connection must be closed."""
+    """Splits the bytes of a connection into bodies of frames. After InvalidAnswer the connection must be closed."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -117,7 +119,7 @@ class FrameReader:
         while len(self._rest) >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._rest)
             if size > self._max_frame_bytes:
-                raise InvalidAnswer(f"A frame has {size} bytes; {self._max_frame_bytes} are the most.")
+                raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
             if len(self._rest) < 4 + size:
                 break
             bodies.append(bytes(self._rest[4 : 4 + size]))
@@ -126,7 +128,7 @@ class FrameReader:
 
 
 def decode_response(body: bytes) -> Response:
-    """Decode an answer. Raises InvalidAnswer."""
+    """Decode a response. Raises InvalidAnswer."""
     response = Response()
     try:
         response.ParseFromString(body)
@@ -138,18 +140,21 @@ def decode_response(body: bytes) -> Response:
 
 
 def require_tls_started(response: Response) -> None:
-    """Raises the error that the bookie answered, InvalidAnswer."""
+    """Check the response to START_TLS. Raises the error that the bookie returned, InvalidAnswer."""
     _require(response, Operation.START_TLS, "The bookie has no TLS")
 
 
 def auth_payload(response: Response) -> bytes:
-    """Return the bookie's message of the authentication. Raises the error that the bookie answered, InvalidAnswer."""
+    """Return the bookie's message in an authentication response.
+
+    Raises the error that the bookie returned, InvalidAnswer.
+    """
     _require(response, Operation.AUTH, "The bookie refused the user or the password")
     return response.auth.payload
 
 
 def require_accepted(response: Response) -> None:
-    """Check the answer to any read. Raises WrongKey if the bookie does not accept the client."""
+    """Check the response to any read. Raises WrongKey if the bookie does not accept the client."""
     if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
         raise WrongKey("The bookie demands the authentication of its clients by a user or a certificate")
 
@@ -164,7 +169,7 @@ def _require(response: Response, operation: Operation, failure: str) -> None:
 def result_of(
     response: Response, operation: Operation, ledger_id: int | None
 ) -> BookieSpace | ExplicitLac | BookKeeperError | None:
-    """Return the result of a request, or the error that the bookie answered. Raises InvalidAnswer."""
+    """Return the result of a request, or the error that the bookie returned. Raises InvalidAnswer."""
     if response.header.operation != operation:
         raise InvalidAnswer(
             f"An answer of version 3 is for operation {response.header.operation} instead of {operation.name}."

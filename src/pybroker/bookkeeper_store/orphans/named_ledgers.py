@@ -1,7 +1,8 @@
-"""The ledgers that metadata name: managed ledgers and cursors in Pulsar's and in pybroker's format, and the extras beside them.
+"""The ledgers in metadata documents: managed ledgers and cursors in Pulsar's and in pybroker's format, and the extras
+of managed ledgers.
 
-Compacted ledgers are in the extras. Schemas and records of pybroker name ledgers too, which have no mark of a cluster and are
-never deleted as orphaned.
+Compacted ledgers are in the extras. Documents of schemas and records also list ledgers. Those ledgers have no mark of a
+cluster and are never deleted as orphaned.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ TakeNames: TypeAlias = "Callable[[Collection[int]], None]"
 
 
 class NamedLedgers:
-    """The documents in one metadata store. Reads are limited to a few topics at once."""
+    """Reads the documents of one metadata store, a few topics at a time."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
     async def read(self, take: TakeNames) -> None:
-        """Call `take` with the ledgers that each document names. Raises StoreError if any document cannot be read."""
+        """Call `take` with the ledgers of each document. Raises StoreError if any document cannot be read."""
         await self._metadata.sync()
         async for paths in self._paths_at(EXTRAS_ROOT + MANAGED_LEDGERS, _TOPIC_SEGMENTS):
             await self._read_extras(paths, take)
@@ -100,7 +101,7 @@ def _ids_of_ledgers(value: bytes) -> list[int]:
 
 
 def _id(value: bytes, at: int, end: int) -> int:
-    """Return the number in field 1: the id of a ledger, or the ledger of a cursor, which is -1 without one."""
+    """Return the number in field 1: the id of a ledger, or the cursor ledger of a cursor (-1 for none)."""
     found: list[int] = []
     while at < end:
         tag, at = varint.decode(value, at, end)

@@ -1,4 +1,4 @@
-"""Periodic deletion of orphaned ledgers, which the leader of the cluster does."""
+"""Periodic deletion of orphaned ledgers, by the leader of the cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def orphan_rule(cluster_name: str, min_age_ms: int) -> OrphanRule:
 
 
 class OrphanedLedgers:
-    """`run` until it is cancelled."""
+    """The deletion in one broker. `run` works until it is cancelled."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class OrphanedLedgers:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Errors are logged and counted."""
+        """Search and delete once. Errors are logged and counted."""
         try:
             if not await self._is_leader():
                 return

@@ -1,4 +1,4 @@
-"""The part of a broker that exists in a cluster only: what it does for topics and transactions at other brokers.
+"""Work on topics and transactions that exists only in a cluster, because other brokers serve some of the topics.
 
-Start with `remote_participants.py`. Ownership itself is in `pybroker.cluster.ownership`.
+Start with `remote_participants.py`. Bundle ownership is in `pybroker.cluster.ownership`.
 """

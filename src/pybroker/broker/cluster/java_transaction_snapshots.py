@@ -1,10 +1,13 @@
-"""Snapshots of transactions for Java brokers, in the system topic `__transaction_buffer_snapshot` of the namespace.
+"""Transaction buffer snapshots for Java brokers, in the system topic `__transaction_buffer_snapshot` of a namespace.
 
-When a Java broker loads a topic, it reads the last snapshot of that topic and then the markers behind it; a topic without a
-snapshot counts as one without transactions, of which all messages are delivered. This broker finds the state of a topic without
-them. It publishes one snapshot for each topic, before the first message of a transaction is stored: without aborted
-transactions, up to the last message at that time. So a Java broker that takes the topic over reads all later markers, and
-delivers no aborted message, if its transaction coordinators are enabled.
+A Java broker that loads a topic reads the topic's last snapshot and then the transaction markers after the snapshot.
+Without a snapshot, a Java broker treats the topic as free of transactions and delivers all messages, including aborted
+messages.
+
+pybroker recovers a topic without this system topic. For Java brokers, it publishes one snapshot per topic before it
+stores the topic's first transactional message. The snapshot lists no aborted transactions and ends at the last message
+of that time. A Java broker that takes over the topic therefore reads all later markers and delivers no aborted message,
+provided that its transaction coordinators are enabled.
 """
 
 from __future__ import annotations
@@ -25,22 +28,24 @@ if TYPE_CHECKING:
     from pybroker.client.pulsar_client import PulsarClient
 
 _PRESENT = b"\x02"
-"""Of a union of null and a type, in Avro."""
+"""Avro's branch index of the non-null type in a union of null and a type."""
 _NO_ITEMS = b"\x00"
 
 
 class JavaTransactionSnapshots:
-    """Owned by the broker service, on stores that Java brokers share."""
+    """Publisher of the snapshots. Exists only if the broker shares its ledger store with Java brokers."""
 
     client: Callable[[], PulsarClient] | None = None
-    """The broker's client of its cluster, because another broker can own the system topic; None without other brokers."""
+    """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._publishing = asyncio.Lock()
 
     async def announce(self, topic: TopicName, last: Position) -> None:
-        """Publish a snapshot of `topic`, whose messages up to `last` are of no transaction. Raises StoreError."""
+        """Publish a snapshot of `topic` that covers all messages up to `last`. None of these messages may belong to a
+        transaction. Raises StoreError.
+        """
         if is_system_topic(topic):
             return
         name = TopicName(PERSISTENT, topic.namespace, BUFFER_SNAPSHOTS)
@@ -59,14 +64,16 @@ class JavaTransactionSnapshots:
 
 
 def encode_snapshot(topic: TopicName, last: Position) -> bytes:
-    """Return Pulsar's TransactionBufferSnapshot as Avro: aborts, entry id and ledger id of the position, name of the topic."""
+    """Encode Pulsar's TransactionBufferSnapshot as Avro: aborted transactions (none), entry id, ledger id, topic
+    name.
+    """
     name = str(topic).encode()
     position = _long(last.entry_id) + _long(last.ledger_id)
     return b"".join((_PRESENT, _NO_ITEMS, position, _PRESENT, _long(len(name)), name))
 
 
 def _long(number: int) -> bytes:
-    """Encode as Avro does: zigzag, then seven bits in each byte."""
+    """Encode an Avro `long`: zigzag, then seven bits per byte."""
     left = (number << 1) ^ (number >> 63)
     encoded = bytearray()
     while left > 0x7F:

@@ -1,4 +1,7 @@
-"""The ends of transactions at participants that other brokers of the cluster serve: END_TXN_ON_PARTITION and _ON_SUBSCRIPTION."""
+"""End of transactions on topics and subscriptions that other brokers of the cluster serve.
+
+Sends END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,16 @@ if TYPE_CHECKING:
 
 
 class OwnersParticipants:
-    """Owned by the broker service of a cluster. The caller repeats failures."""
+    """Client of the brokers that own the participants of a transaction. The caller retries failed calls."""
 
     def __init__(self, ownership: BundleOwnership, client: Callable[[], PulsarClient]) -> None:
         self._ownership = ownership
         self._client = client
 
     def serves(self, topic: TopicName) -> bool:
-        """Return whether this broker serves `topic`; also for a topic without a namespace, which has no owner."""
+        """Return whether this broker serves `topic`. True also for a topic without a namespace, because such a topic
+        has no owner.
+        """
         try:
             self._ownership.require_served(topic)
         except ServiceNotReady:
@@ -38,9 +43,10 @@ class OwnersParticipants:
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
     ) -> None:
-        """End the transaction at the owner of `topic`. A topic or subscription that does not exist counts as notified.
+        """Commit or abort the transaction at the broker that owns `topic`.
 
-        Raises BrokerError if the owner cannot be reached, or refuses.
+        A topic or subscription that does not exist counts as successfully ended. Raises BrokerError if the owner is
+        unreachable or refuses.
         """
         command = _command(topic, subscription, txn, action, low_water_mark)
         try:

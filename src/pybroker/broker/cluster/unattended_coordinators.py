@@ -1,8 +1,8 @@
-"""Starts the transaction coordinators of the cluster that have a log and no owner.
+"""Start of transaction coordinators that have a log but no owner broker.
 
-A broker that stops or dies leaves the bundles of its coordinators without an owner until a client looks one of them up. Open
-transactions would not time out meanwhile, and their messages would block readers. So the leader looks up each such coordinator,
-which assigns its bundle to a broker. Pulsar waits for a client.
+When a broker stops or dies, the bundles of its transaction coordinators have no owner until a client looks up a
+coordinator. Until then, open transactions do not time out, and their messages block readers. The leader broker
+therefore looks up each such coordinator, which assigns its bundle to a broker. Pulsar waits for a client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECK_INTERVAL_S = 10.0
 
 
 class UnattendedCoordinators:
-    """Owned by the broker service of a cluster."""
+    """Periodic check for transaction coordinators without an owner. Runs on the leader broker of a cluster."""
 
     def __init__(
         self, runtime: Runtime, ownership: BundleOwnership, coordinators: Coordinators, other_brokers: OtherBrokers
@@ -35,14 +35,14 @@ class UnattendedCoordinators:
         self._other_brokers = other_brokers
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await self._runtime.sleep(CHECK_INTERVAL_S)
             if self._ownership.registry.is_leader():
                 await self.check()
 
     async def check(self) -> None:
-        """Assign each coordinator with a log and without an owner. A failure is logged; the next check repeats it."""
+        """Assign a broker to each coordinator that has a log and no owner. Log a failure; the next check retries."""
         try:
             for coordinator_id in await self._coordinators.with_log():
                 await self._assign(coordinator_id)

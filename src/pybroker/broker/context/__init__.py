@@ -1,1 +1,4 @@
-"""State shared by all topics (`broker_context.py`) or by all parts of one topic (`topic_context.py`)."""
+"""State that all topics share, and state that all parts of one topic share.
+
+Start with `broker_context.py` and `topic_context.py`.
+"""

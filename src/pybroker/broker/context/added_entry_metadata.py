@@ -1,9 +1,9 @@
-"""Broker entry metadata: the fields that the broker adds in front of each entry (`brokerEntryMetadataInterceptors`).
+"""Broker entry metadata: fields that the broker prepends to each stored entry (`brokerEntryMetadataInterceptors`).
 
-After a restart the message index continues from the last entry. If that entry has no index or is trimmed, it continues
-from `StoredInfo.last_index`, which exists as soon as an index was added to the topic.
+After a restart, the message index continues from the topic's last entry. If that entry was trimmed or has no index, the
+index continues from `StoredInfo.last_index`, which is stored for each topic that ever had an index.
 
-Invariant: the indexes of a topic's entries increase without gaps while an index is added, also after failures.
+Invariant: while indexes are enabled, the indexes of a topic's messages increase without gaps, also after failures.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pybroker.runtime import logs
 from pybroker.wire.broker_entry_metadata import broker_metadata, with_broker_metadata
 
 NO_INDEX = -1
-"""The index of the last message before any message had one."""
+"""Last index of a topic on which no message has an index yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """The enabled fields."""
+    """The metadata fields that are enabled."""
 
     timestamp: bool
     index: bool
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """Return the fields that these interceptor class names (with or without package) add; None without names. Raises
-    ConfigError.
+    """Return the fields that the interceptors add, or None if `interceptors` is empty. An interceptor is named by its
+    Java class, with or without the package. Raises ConfigError for an unknown class.
     """
     if not interceptors:
         return None
@@ -47,7 +47,7 @@ class EntryMetadata:
     """Adds broker entry metadata to the entries of one topic before they are stored."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
-        """`restore` must have read the last index of `ledger` before."""
+        """Requires that `restore` has already determined the last index of `ledger`."""
         document = ledger.document
         assert document.last_index is not None
         self._added = added
@@ -55,8 +55,8 @@ class EntryMetadata:
         self._given = document.last_index  # includes messages that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """Return the entries with metadata. The caller appends them to the ledger, or calls `take_back` if that is
-        refused.
+        """Return the entries with broker entry metadata prepended, and assign message indexes. The caller appends the
+        entries to the ledger, or calls `take_back` if the ledger refuses them.
         """
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
@@ -75,8 +75,8 @@ class EntryMetadata:
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """Release the indexes of the last `message_count` messages, which were not stored. After a failed write the
-        ledger refuses all later messages, so no index is skipped.
+        """Release the indexes of the last `message_count` messages, which were not stored. No index is skipped, because
+        after a failed write the ledger refuses all later messages.
         """
         if self._added.index:
             self._given -= message_count
@@ -85,7 +85,9 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last index of a topic that is being loaded. Closes the ledger and raises StoreError on failure."""
+    """Determine the last message index of a topic during its load. On failure, close the ledger and raise
+    StoreError.
+    """
     document = ledger.document
     known = document.last_index
     if known is None and added is None:
@@ -115,8 +117,8 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the message with that index, or `ledgers.end_position`. Entries without an index count as
-    older. Raises StoreError.
+    """Return the position of the message with the given index, or `ledgers.end_position` if there is none. Entries
+    without an index are assumed to be older. Raises StoreError.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

@@ -1,7 +1,7 @@
-"""The context that all topics of a broker share: configuration, policies, limits, and registries.
+"""State that all topics of a broker share: configuration, policies, limits, and registries.
 
-Topics, subscriptions and producers use it instead of the broker service. Parts that can be replaced at run time must be
-read from here at each use.
+Topics, subscriptions and producers use this context instead of the broker service. Some attributes are replaced at run
+time, so callers must not cache them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerContext:
-    """Created by the broker service."""
+    """Shared state of all topics. The broker service creates one instance."""
 
     def __init__(
         self,
@@ -89,29 +89,29 @@ class BrokerContext:
         self.broker_unacked_limit = broker_unacked_limit
         self.pumps = pumps
         self.read_leases = read_leases
-        """Of loaded and unloaded topics: unloading ends no lease."""
+        """Read leases on loaded and unloaded topics. Unloading a topic ends no lease."""
         self.compaction_slot = asyncio.Semaphore(1)
-        """Allows one compaction at a time, so the memory for keys is needed only once."""
+        """Allows one compaction at a time, so that memory for keys is used by one compaction only."""
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
-        """Returns why a role may not use a transaction at a topic or subscription; None if it may."""
+        """Returns the error if a role may not use a transaction on a topic or subscription, else None."""
         self.pending_end_of: PendingEndOf = _no_pending_end
         """See `pending_transaction_ends.py`."""
         self.ownership: TopicOwnership | None = None
-        """Which topics this broker serves; None for a broker that serves all, because no other has its ledgers."""
+        """Ownership of topics in the cluster; None for a standalone broker, which serves all topics."""
         self.elsewhere: TopicsElsewhere | None = None
-        """The topics of the other brokers of the cluster; None without a cluster."""
+        """Operations on topics of other brokers; None for a standalone broker."""
         self.announce_transactions: Callable[[TopicName, Position], Awaitable[None]] | None = None
         """Called before the first message of a transaction is stored in a topic that Java brokers may take over, with the last
         position. Raises StoreError."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
-        """Load the policies of resource groups and namespaces into memory. Raises StoreError."""
+        """Load the resource group and namespace policies into memory. Raises StoreError."""
         await self.resource_groups.load()
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Return the effective policies of a topic. `topic`: the topic's own policies."""
+        """Merge broker defaults, namespace policies and the topic's own policies (`topic`)."""
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -120,7 +120,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. Rate limits whose values did not change keep their token counts."""
+        """Apply changed configuration defaults. A rate limit with unchanged values keeps its token count."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

@@ -1,4 +1,7 @@
-"""The policies of the broker's configuration, for topics without others. Pure. Policies without effect have Pulsar's defaults."""
+"""Policies from the broker configuration. They apply to topics for which neither topic nor namespace policies are set.
+
+Pure. Policies that this broker accepts without implementing them have Pulsar's default values.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The interface of a client connection for producers and consumers.
+"""Interface through which producers and consumers send to their client connection.
 
-Calls never block and never raise. Messages for a closed connection are dropped: they are unacknowledged and are
-redelivered.
+Methods never block and never raise. Messages that are sent to a closed connection are dropped. They stay unacknowledged
+and are redelivered.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from pybroker.model.policies import PublishRate
 
 
 class MemoryWaits:
-    """Monotonic start times of a client's waits for memory; None while the client does not wait."""
+    """Start times of a client's waits for broker memory, by the monotonic clock. None if the client is not waiting."""
 
     __slots__ = ("outboxes_since_ms", "publishes_since_ms")
 
     def __init__(self) -> None:
         self.publishes_since_ms: float | None = None
-        """Nothing of the client is read."""
+        """Until this wait ends, the broker reads no commands from the client."""
         self.outboxes_since_ms: float | None = None
-        """The client receives no messages."""
+        """Until this wait ends, the broker sends no messages to the client."""
 
 
 NO_MEMORY_WAITS = MemoryWaits()
-"""For peers that never wait. Immutable."""
+"""Shared by all peers that never wait. Must not be changed."""
 
 
 class ThrottledPublish(NamedTuple):
-    """A message that exceeds a publish rate, and blocks all later commands of its connection."""
+    """A message that exceeds a publish rate. The broker reads no further commands from its connection until the rate
+    permits the message.
+    """
 
     producer: str
     topic: TopicName
     limit: object
     rate: PublishRate | None
-    """None if the topic accepts no messages for another reason."""
+    """None if the topic accepts no messages for a reason other than a rate."""
     since_ms: float | None
-    """By the monotonic clock."""
+    """Start of the wait by the monotonic clock."""
     waiting_clients: int
 
 
 class Peer(ABC):
-    """One client connection."""
+    """Connection of one client, or a broker-internal substitute for a connection."""
 
     address: str
     """`/ip:port`"""
@@ -55,9 +57,9 @@ class Peer(ABC):
     takes_entry_metadata: bool = False
     memory_waits: MemoryWaits = NO_MEMORY_WAITS
     full_since_ms: float | None = None
-    """Since when the client does not read, by the monotonic clock, or None."""
+    """Time since which the client does not read from its socket, by the monotonic clock; None if it reads."""
     supports_partial_producer: bool = False
-    """For statistics; reported by the client."""
+    """Reported by the client; used only for statistics."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -65,7 +67,7 @@ class Peer(ABC):
 
     @property
     def not_heard_because(self) -> str | None:
-        """The reason why the broker does not read commands from the connection now, or None."""
+        """Reason why the broker currently reads no commands from the connection, or None."""
         return None
 
     @property
@@ -74,29 +76,31 @@ class Peer(ABC):
 
     @abstractmethod
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
-        """Send receipts for stored messages, and remove the messages from the publish limit of the connection."""
+        """Send receipts for stored messages, and subtract the messages from the connection's pending publishes."""
 
     def admit_not_stored(self, count: int) -> int:
-        """Count `count` non-persistent messages. Return how many of them the connection may publish in this event loop
-        iteration.
+        """Return how many of `count` non-persistent messages the connection may publish in this event loop iteration,
+        and count them against its limit.
         """
         return count
 
     @abstractmethod
     def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
-        """Send receipts for non-persistent messages; `id_part` is used as both their ledger id and entry id."""
+        """Send receipts for non-persistent messages. `id_part` is used both as ledger id and as entry id."""
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Send errors for messages that are not stored, and remove `size_bytes` from the publish limit of the
-        connection.
+        """Send an error for each message that was not stored, and subtract `size_bytes` from the connection's pending
+        publish bytes.
         """
 
     @abstractmethod
     def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
-        """Remove messages that are not stored from the publish limit of the connection, without an answer: the broker
-        closes their producer next, and the client sends them again. A peer that cannot be notified of the closing
-        receives `reason` as the error.
+        """Drop messages without sending receipts or errors, and subtract them from the connection's pending publish
+        bytes.
+
+        The broker closes the producer next, and the client then resends the messages. If the connection cannot notify
+        its client of the close, the client receives `reason` as an error instead.
         """
 
     @abstractmethod
@@ -104,11 +108,11 @@ class Peer(ABC):
 
     @abstractmethod
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
-        """Answer an ACK: it is durable, or failed with `error`."""
+        """Send ACK_RESPONSE: the acknowledgement is durable, or it failed with `error`."""
 
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:
-        """Notify the client that the producer is closed; the client then looks the topic up again."""
+        """Notify the client that the broker closed the producer. The client then looks up the topic again."""
 
     @abstractmethod
     def producer_ready(self, producer_id: int) -> None: ...
@@ -118,22 +122,24 @@ class Peer(ABC):
 
     @abstractmethod
     def producer_fenced(self, producer_id: int) -> None:
-        """Answer the next message of a fenced producer with an error, and accept no more."""
+        """Reject all further messages of a fenced producer. The client receives an error for its next message."""
 
     @abstractmethod
     def close_consumer(self, consumer_id: int) -> None:
-        """Notify the client that the consumer is closed; the client then subscribes again."""
+        """Notify the client that the broker closed the consumer. The client then subscribes again."""
 
     @abstractmethod
     def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None: ...
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:
-        """Notify the client that the consumer has acknowledged all messages of a terminated topic."""
+        """Notify the client that the topic is terminated and the consumer has acknowledged all messages."""
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Return whether the client answers a PING within the liveness timeout. If not, close its connection."""
+        """Send a PING and return whether the client replies within the liveness timeout. Close the connection if it
+        does not.
+        """
 
 
 def is_same_host(peer: Peer, other: Peer) -> bool:

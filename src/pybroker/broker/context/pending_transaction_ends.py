@@ -1,8 +1,8 @@
-"""Transactions that may be committed although the topic has not stored their end. Readers of such a topic wait.
+"""Transactions that a topic considers open although the coordinator may already have committed them.
 
-A commit is durable in the coordinator's log before the topics are notified. If the broker stops in between, the
-reloaded topic finds the transaction open, until the coordinator has read its log and notified the topic. Until then the
-topic cannot determine its last message.
+A commit is durable in the coordinator's log before the coordinator notifies the topics. If the broker stops in between,
+the topic finds the transaction open at its next load. Until the coordinator has read its log and has notified the
+topic, the topic cannot determine its last readable message, and requests for that message wait.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class PendingEnd(NamedTuple):
-    """A transaction whose end the topic does not know yet, and the reason."""
+    """A transaction that may be committed although the topic still considers it open, and why."""
 
     txn: TxnId
     is_committed: bool
     """False while the coordinator has not read its log."""
     last_error: str
-    """Of reading the log, or empty."""
+    """Error of the coordinator's last attempt to read its log; empty without an error."""
     is_read: asyncio.Event | None
     """Set when the coordinator has read its log; None when only the notification of the topic is pending."""
 
     @property
     def reason(self) -> str:
-        """Return the reason as the predicate of a sentence whose subject is the transaction."""
+        """A clause for messages that continues "the transaction …"."""
         if self.is_committed:
             return "is committed, but the topic has not stored the commit yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
@@ -60,7 +60,7 @@ def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
 
 
 class PendingEnds:
-    """The transactions that were open when the topic was loaded. Each one is dropped once its end is known."""
+    """Transactions that were open when the topic was loaded. A transaction is removed when its state is certain."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
         self._pending_end_of = pending_end_of
@@ -69,8 +69,11 @@ class PendingEnds:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a transaction whose end is pending, or None. `still_open`: the open transactions of the topic.
-        Transactions that have ended, or that their coordinator reports as open, are dropped and not examined again.
+        """Return a transaction that may be committed, or None. `still_open`: the transactions that are open on the
+        topic.
+
+        Removes each transaction that has ended on the topic, and each one that the coordinator reports as open or
+        unknown.
         """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))

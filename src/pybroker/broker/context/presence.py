@@ -1,4 +1,7 @@
-"""The addresses of a broker, and whether it accepts clients now. It becomes ready once and closing once."""
+"""Addresses of a broker, and whether the broker accepts clients.
+
+A broker becomes ready once and starts closing once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pybroker.model.names import NamespaceName
 
 
 class Presence:
-    """Owned by the broker service."""
+    """Addresses and readiness of this broker."""
 
     addresses: AdvertisedAddresses
 
@@ -28,7 +31,5 @@ class Presence:
         return urlsplit(found.http_url or found.http_url_tls).netloc
 
     def is_own(self, namespace: NamespaceName) -> bool:
-        """Return whether `namespace` is this broker's namespace for health checks, which exists without being
-        created.
-        """
+        """Return whether `namespace` is this broker's health check namespace, which exists without being created."""
         return system_topics.is_heartbeat_namespace(namespace) and namespace.local_name == self.broker_id

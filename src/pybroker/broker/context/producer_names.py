@@ -1,7 +1,7 @@
-"""Generated producer names: `<cluster>-<start>-<producer>`, as in Pulsar.
+"""Generated producer names in Pulsar's format `<cluster>-<broker start number>-<producer number>`.
 
-Invariant: a name is never used twice with the same data directory, also after a crash, because deduplication stores
-sequence ids by producer name. Names are short, because the metadata of each message contains one.
+Invariant: a name is never reused with the same data directory, also after a crash, because deduplication stores
+sequence ids by producer name. Names are short, because each message's metadata contains the producer name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.runtime.clock import Clock
 
 
 class ProducerNames:
-    """Owned by the broker service."""
+    """Generator of unique producer names."""
 
     def __init__(self, cluster_name: str, store: MetadataStore, clock: Clock) -> None:
         self._cluster_name = cluster_name
@@ -24,7 +24,9 @@ class ProducerNames:
         self._given = 0
 
     async def load(self) -> None:
-        """Read and increase the number of broker starts, durably. Must be called before the first name is generated."""
+        """Read and increment the stored number of broker starts, durably. Must be called before the first name is
+        generated.
+        """
         try:
             self._start = await self._next_start()
         except StoreError as error:
@@ -34,7 +36,7 @@ class ProducerNames:
             logs.warning("producer_names.count_failed", error=str(error))
 
     async def _next_start(self) -> int:
-        """Return a number that no other start has, of any broker of the store. Raises StoreError."""
+        """Return a start number that no broker on the same metadata store has used. Raises StoreError."""
         if self._store.is_shared:
             # As Java brokers do: the numbers of a parent rise over all sessions, and the value disappears with this one.
             path = await self._store.create_sequential(metadata_paths.PRODUCER_NAME_START, b"", for_session=True)

@@ -1,8 +1,9 @@
-"""Recent refusals of producers and of messages with their reasons, for `explain`, which may be called after the client
-has gone.
+"""Recent rejections of producers and messages, with their reasons.
 
-Pure. Invariants: the number of records is bounded; repeated refusals of one producer share a record; the record of a
-producer is removed when the producer is admitted.
+`explain` shows these records, even after the client has disconnected.
+
+Pure. Invariants: the number of records is bounded; repeated rejections of one producer share a record; a producer's
+record is removed when the producer is admitted.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from dataclasses import dataclass
 from pybroker.errors import BrokerError
 
 MAX_REFUSALS = 1000
-"""The oldest is dropped. About a kilobyte each at most."""
+"""Maximum number of records, of up to about 1 KiB each. At the limit, the oldest record is dropped."""
 MAX_REFUSALS_PER_TOPIC = 16
 KEPT_MS = 3_600_000
-"""After the last occurrence."""
+"""Lifetime of a record after its last rejection."""
 MAX_NAME = 128
 MAX_TEXT = 400
 
 
 @dataclass(slots=True)
 class Refusal:
-    """Times in milliseconds since 1970."""
+    """Record of the rejections of one producer, or of its messages. Times are in milliseconds since 1970."""
 
     producer: str
-    """Empty if it was to be generated."""
+    """Empty if the client requested a generated name."""
     address: str
     error: type[BrokerError]
     text: str
     is_of_messages: bool
-    """Whether messages were refused, not the producer itself."""
+    """True if messages were rejected, False if the producer itself was rejected."""
     first_ms: int
     last_ms: int
     count: int
@@ -40,13 +41,13 @@ class Refusal:
         return bool(self.producer) and self.producer == producer[:MAX_NAME]
 
 
-# The producer's name (without a name its host, since a client reconnects from another port), and whether messages were
-# refused.
+# The producer's name (for a producer without a name, its host, because clients reconnect from another port), and whether
+# messages were rejected.
 _Key = tuple[str, bool]
 
 
 class Refusals:
-    """Owned by the broker context."""
+    """Bounded table of recent rejections of all topics."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # oldest first
@@ -94,12 +95,12 @@ class Refusals:
                     self._drop(topic, (name, False))
 
     def forget(self, topic: str) -> None:
-        """Remove the records of a deleted topic, so that a new topic of the same name does not show them."""
+        """Remove the records of a deleted topic, so that a new topic with the same name does not show them."""
         for key in list(self._by_topic.get(topic, ())):
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Return the records of a topic, latest first."""
+        """Return the topic's records, latest first. Also removes expired records."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []
@@ -110,8 +111,8 @@ class Refusals:
 
     def check_invariants(self) -> None:
         listed = {(topic, key) for topic, of_topic in self._by_topic.items() for key in of_topic}
-        assert listed == self._all.keys(), "a refusal stands in one table only"
-        assert all(self._by_topic.values()), "an empty table is kept"
+        assert listed == self._all.keys(), "both tables must contain the same records"
+        assert all(self._by_topic.values()), "empty tables must be removed"
         assert len(self._all) <= MAX_REFUSALS
         assert all(len(of_topic) <= MAX_REFUSALS_PER_TOPIC for of_topic in self._by_topic.values())
 

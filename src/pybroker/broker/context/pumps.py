@@ -1,8 +1,8 @@
-"""The subscriptions that have entries to dispatch. One callback per event loop iteration processes them, within a time
-budget.
+"""Queue of subscriptions that have entries to dispatch.
 
-A chain of short callbacks would keep the interpreter lock from the journal's writer thread: during catch-up reads a
-commit then took a second.
+One callback per event loop iteration processes the queue, within a time budget. A chain of short callbacks would hold
+the interpreter lock almost permanently and starve the journal's writer thread: during catch-up reads, a commit took one
+second.
 """
 
 from __future__ import annotations
@@ -18,37 +18,39 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription, for the list."""
+    """A subscription as the queue sees it."""
 
     is_queued = False
 
     @abstractmethod
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until `deadline_ms`. Return whether there is more to do."""
+        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched."""
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
-        """Handle an exception in `pump`, which is a bug in one topic. The other subscriptions continue."""
+        """Handle an unexpected exception from `pump`. Other subscriptions in the queue are not affected."""
 
     @abstractmethod
     def wake(self) -> None: ...
 
 
 class PumpList:
-    """Invariant: a callback is scheduled exactly while the list is not empty."""
+    """Queue of subscriptions with entries to dispatch. Invariant: a callback is scheduled exactly while the queue is
+    not empty.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
         self._queue: deque[Pumped] = deque()
         self.may_dispatch: Callable[[], bool] | None = None
-        """Asked once for each callback, in a cluster. After False, all topics are about to be closed."""
+        """Called once per callback, in a cluster. False: this broker may have lost its bundles, so nothing is dispatched."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Add `pumped`, which must not be in the list."""
+        """Add a subscription, which must not be in the queue yet."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

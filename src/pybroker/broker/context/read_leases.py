@@ -1,12 +1,14 @@
-"""Read leases: a lease keeps the ledgers from a position on from being trimmed for a limited time, so that a reader
-(such as a Spark job) finds the entries that it plans to read.
+"""Read leases, which protect ledgers from trimming for a limited time while a reader (such as a Spark job) needs them.
 
-Leases are not stored and do not count as backlog. A lease ends if it is not renewed, if its position does not advance
-for too long, and when the broker stops. A reader that renews an ended lease gets a new one, and must check whether its
-entries still exist. Deletion of a topic ignores leases. Each role, or client address without authentication, has a
-share of all leases and of the leases of each topic (`waiting/fair_shares.py`).
+A lease protects all ledgers of a topic from one position on. Leases are not stored and do not count as backlog. A lease
+ends if the reader does not renew it, if its position does not advance for too long, or when the broker stops. A reader
+that renews an ended lease gets a new lease and must check whether its entries still exist. Topic deletion ignores
+leases.
 
-Invariant: an ended lease protects nothing, even while it is still listed.
+Limits: each role (without authentication, each client address) has a fair share of all leases and of the leases on each
+topic (`waiting/fair_shares.py`).
+
+Invariant: an ended lease protects no ledger, even while it is still listed.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from typing import NamedTuple
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 SWEEP_EVERY_MS = 1000.0
-"""Minimum interval between searches for ended leases, which are linear in the leases."""
+"""Minimum interval between searches for ended leases, because a search examines all leases."""
 
 
 class LeaseOwner(NamedTuple):
-    """The name that the reader has chosen, and its role."""
+    """Identity of a reader: the name that the reader chose, and its role."""
 
     reader: str
     role: str | None
@@ -30,8 +32,8 @@ class LeaseOwner(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """Protects ledgers from `ledger_id` on until `ends_ms`. `placed_ms` is when its position last changed. Times are
-    monotonic.
+    """Protection of all ledgers from `ledger_id` on, until `ends_ms`. `placed_ms` is the time of the last position
+    change. Times are monotonic.
     """
 
     owner: LeaseOwner
@@ -42,7 +44,7 @@ class Lease:
 
 
 class TooManyLeases(Exception):
-    """The holder, or the broker, has reached a limit of leases, which the text names."""
+    """Limit of leases reached, for one holder or for the broker. The text gives the limit."""
 
 
 class ReadLeases:
@@ -53,11 +55,11 @@ class ReadLeases:
         self._max_in_all = max_in_all
         self._by_topic: dict[str, dict[LeaseOwner, Lease]] = {}
         self.shares = FairShares()
-        """By holder, including listed leases that have ended."""
+        """Number of leases per holder, including ended leases that are still listed."""
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
-        """Return the number of leases, including ended ones that have not been removed."""
+        """Return the number of leases, including ended leases that have not been removed yet."""
         return self.shares.used
 
     @property
@@ -74,9 +76,10 @@ class ReadLeases:
         now_ms: float,
         holder: Holder,
     ) -> float:
-        """Create, renew or move the owner's lease on the topic. Return its remaining milliseconds. Raises TooManyLeases.
+        """Create, renew, or move the owner's lease on the topic. Return the remaining time of the lease in
+        milliseconds.
 
-        A lease whose position does not change ends after `longest_ms`, however often it is renewed.
+        A lease whose position does not advance ends after `longest_ms`, regardless of renewals. Raises TooManyLeases.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)
@@ -92,7 +95,7 @@ class ReadLeases:
         return lease.ends_ms - now_ms
 
     def give_back(self, owner: LeaseOwner, topics: Iterable[str]) -> list[str]:
-        """End all leases of the owner. Return their topics."""
+        """End the owner's leases on `topics`. Return the topics on which a lease ended."""
         ended = []
         for topic in topics:
             leases = self._by_topic.get(topic)
@@ -143,7 +146,7 @@ class ReadLeases:
             on_topic.add(lease.holder, 1)
         if not on_topic.may_take(holder, self._max_of_topic):
             why = on_topic.refusal(holder, self._max_of_topic, f"leases on {topic}", "maxReadLeasesPerTopic")
-            raise TooManyLeases(f"cannot give a lease: {why}")
+            raise TooManyLeases(f"cannot grant a read lease: {why}")
         if self.shares.may_take(holder, self._max_in_all):
             return
         if now_ms >= self._swept_ms + SWEEP_EVERY_MS:
@@ -151,4 +154,4 @@ class ReadLeases:
             self.drop_ended(now_ms)
         if not self.shares.may_take(holder, self._max_in_all):
             why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
-            raise TooManyLeases(f"cannot give a lease on {topic}: {why}")
+            raise TooManyLeases(f"cannot grant a read lease on {topic}: {why}")

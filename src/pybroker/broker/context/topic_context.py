@@ -1,5 +1,6 @@
-"""The context that all parts of one topic share. Parts use it instead of the topic, so each can be tested without a
-topic.
+"""State that all parts of one topic (producers, subscriptions, compaction, transactions) share.
+
+The parts use this context instead of the topic, so that they can be tested without a topic.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TopicContext:
-    """Owned by its topic, from load to close."""
+    """Shared state of one topic, such as name, policies, counters and background tasks. Exists from load to close."""
 
     def __init__(
         self,
@@ -33,8 +34,8 @@ class TopicContext:
         tasks: TaskOwner,
         start_unload: Callable[[str], None],
     ) -> None:
-        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background and
-        logs the given reason.
+        """`tasks` are cancelled and awaited before the topic's storage is closed. `start_unload` closes the topic in
+        the background and logs the given reason.
         """
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
@@ -54,7 +55,7 @@ class TopicContext:
 
     @property
     def policies(self) -> EffectivePolicies:
-        """The effective policies, cached until one of their sources is replaced."""
+        """Effective policies of the topic, cached until a policy changes."""
         namespace, defaults = (
             self.broker_context.resources.namespace(self.name.namespace),
             self.broker_context.default_policies,
@@ -65,13 +66,15 @@ class TopicContext:
         return self._policies
 
     def set_own_policies(self, policies: TopicPolicies) -> None:
-        """Replace the policies of this topic, or of the partitioned topic that it belongs to."""
+        """Replace the policies that are set on this topic, or on the partitioned topic that this partition belongs
+        to.
+        """
         self._own_policies = policies
         self._policies = None
 
     @property
     def entry_filters(self) -> tuple[EntryFilter, ...]:
-        """The filters of the topic's subscriptions; empty for system topics."""
+        """Entry filters for all subscriptions of the topic; empty for a system topic."""
         if is_system_topic(self.name):
             return ()
         is_named_here = self.runtime.config.allow_override_entry_filters
@@ -84,14 +87,14 @@ class TopicContext:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def refused(self, producer_name: str, peer_address: str, run: SendRun, error: BrokerError) -> None:
-        """Count and record refused messages. The caller answers the client."""
+        """Count and record rejected messages. The caller sends the error to the client."""
         count = len(run.payloads)
         self.counters.publish_errors += count
         now_ms = self.runtime.clock.wall_ms()
         refusals = self.broker_context.refusals
         refusals.note(str(self.name), producer_name, peer_address, error, now_ms, is_of_messages=True, count=count)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     def require_open(self) -> None:
         if self.is_fenced:
@@ -101,9 +104,7 @@ class TopicContext:
         self.last_used_ms = self.runtime.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
-        """Close the topic after an exception that shows a bug. Its clients look it up again, and the broker loads it
-        again.
-        """
+        """Close the topic after an unexpected exception. Clients then look up the topic again, which reloads it."""
         self.runtime.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True

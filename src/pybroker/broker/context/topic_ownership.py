@@ -1,4 +1,4 @@
-"""Whether this broker serves a topic, in a cluster whose brokers share the topics. A broker alone has no such object."""
+"""Interfaces to the ownership of topics in a cluster. A standalone broker has no ownership object."""
 
 from __future__ import annotations
 
@@ -10,36 +10,44 @@ from pybroker.model.names import TopicName
 
 
 class TopicOwnership(Protocol):
-    """Asked before a topic is loaded, and before messages are dispatched."""
+    """Check whether this broker serves a topic, made before a topic is loaded and before messages are dispatched."""
 
     def require_served(self, topic: TopicName) -> None:
-        """Raises ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`, and TopicNotFound."""
+        """Raise ServiceNotReady, with Pulsar's message text, if another broker or no broker owns the bundle of `topic`.
+
+        Raises TopicNotFound if the namespace does not exist.
+        """
 
     def holds_session(self) -> bool:
-        """Return whether this broker certainly still owns what it owned. Right immediately after a freeze of the process."""
+        """Return whether this broker's session with the metadata store is certainly valid, so that its bundles are
+        still its own. Detects an expired session even directly after the process was frozen.
+        """
 
 
 class TopicsElsewhere(Protocol):
-    """Operations of this broker on topics that other brokers serve. Each returns None or False if this broker serves the topic.
+    """Operations on topics that other brokers serve. If this broker serves the topic, the methods do nothing and return
+    None or False.
 
-    Raises AdminError, TopicNotFound, ServiceNotReady, MetadataError, StoreError.
+    All methods raise AdminError, TopicNotFound, ServiceNotReady, MetadataError, StoreError.
     """
 
     async def serves(self, topic: TopicName) -> bool:
         """Return whether another broker serves the topic."""
 
     async def delete(self, topic: TopicName, *, force: bool) -> bool:
-        """Delete the topic at its owner."""
+        """Delete the topic at its owner broker."""
 
     async def subscriptions(self, topic: TopicName) -> Mapping[str, Mapping[str, str]] | None:
-        """Return the properties of each durable subscription."""
+        """Return the durable subscriptions of the topic with their properties."""
 
     async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
-        """Create a subscription at the first message, unless it exists. The owner may not know yet that the topic exists."""
+        """Create a durable subscription at the topic's first message, unless it exists. Works also if the owner has not
+        yet seen that the topic was created.
+        """
 
 
 class NotJoined:
-    """The ownership of a broker that has not joined its cluster yet: it serves no topic."""
+    """Ownership of a broker that has not joined its cluster yet, so it serves no topic."""
 
     def require_served(self, topic: TopicName) -> None:
         raise ServiceNotReady(f"topic {topic} is not served by this broker, which is starting; look it up again")

@@ -1,9 +1,8 @@
-"""Limits of requests that wait for a topic or a subscription: their number in the whole broker, and a deadline for
-each.
+"""Limits of requests that wait for a topic or subscription: their number in the whole broker, and the wait of each.
 
-A request is refused with TooManyRequests, which all clients handle, when its holder has its share of
-`maxWaitingTopicRequests` or `maxWaitingSubscriptionRequests`, or when it has waited for `topicLoadTimeoutSeconds` or
-`subscriptionTurnTimeoutSeconds`. After the wait, the caller must look up all objects again, because they may have been
+A request fails with TooManyRequests, which all clients handle, if its client already uses its fair share of
+`maxWaitingTopicRequests` or `maxWaitingSubscriptionRequests`, or after `topicLoadTimeoutSeconds` or
+`subscriptionTurnTimeoutSeconds`. After a wait, the caller must look up all objects again, because they may have been
 deleted.
 """
 
@@ -20,17 +19,19 @@ from pybroker.waiting.wait_limit import WaitLimit, WaitRefused, WaitTimedOut
 
 
 class WaitingRequests:
-    """Owned by the broker service."""
+    """Counter of waiting requests with a limit per client."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.topics = WaitLimit("maxWaitingTopicRequests")
         self.subscriptions = WaitLimit("maxWaitingSubscriptionRequests")
-        """For the lock of a subscription, of all topics."""
+        """Requests that wait for a subscription's lock, on all topics together."""
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request within this context. The refusal names `reason`. Raises TooManyRequests."""
+        """Count a waiting request for the duration of this context. `reason` appears in the error. Raises
+        TooManyRequests.
+        """
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
         try:

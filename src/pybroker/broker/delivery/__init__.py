@@ -1,4 +1,4 @@
-"""Subscriptions: entries go from the cursor through the dispatcher to consumers, and consumers acknowledge them.
+"""Subscriptions: entries flow from the cursor through the dispatcher to consumers, which acknowledge them.
 
 Start with `subscription.py`.
 """

@@ -1,7 +1,7 @@
-"""Acknowledgements in two steps: decide the effect of an ACK command as a value, then apply the value.
+"""Acknowledgements in two steps: compute the effect of an ACK command as a value, then apply the value.
 
-The decision does not depend on consumer, connection or dispatcher, so a transaction can apply it later. The client is
-answered when the cursor's record is durable.
+The computation does not depend on the consumer, connection or dispatcher, so a transaction can apply its result later.
+The client receives the ACK_RESPONSE when the cursor's record is durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VALIDATION_ERRORS = {
 
 
 class PartOfBatch(NamedTuple):
-    """A partly acknowledged batch: the messages with bit 1 in `ack_set` stay unacknowledged."""
+    """Acknowledgement of some messages of a batch. A 1 bit in `ack_set` is a message that stays unacknowledged."""
 
     position: Position
     ack_set: list[int]
@@ -42,8 +42,8 @@ class PartOfBatch(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The effect of an acknowledgement, applied in this order: all entries up to a position, whole entries by ledger,
-    parts of batches.
+    """Effect of an acknowledgement. Applied in this order: all entries up to a position, whole entries grouped by
+    ledger, parts of batches.
     """
 
     up_to: Position | None = None
@@ -55,7 +55,7 @@ class Acknowledged(NamedTuple):
 
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
-    """Return why a subscription of this type refuses `ack`, or None."""
+    """Return the error if subscriptions of this type do not support `ack`, else None."""
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(
             f"a {dispatcher.kind} subscription supports only individual acknowledgements: acknowledge each message"
@@ -86,7 +86,7 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
         if left >= 0 and _is_of_same_batch(last, each):
             count = parts[-1].message_count
             more = left_of(count, each.ack_set)
-            # An ACK that names a message twice is not merged, because transactions refuse it.
+            # An ACK that contains a message twice is not merged, because transactions reject it.
             if left | more == full(count):
                 left &= more
                 parts[-1] = parts[-1]._replace(ack_set=to_words(left))
@@ -97,7 +97,10 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
 
 
 def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
-    """Return whether both concern the same batch of the same size: clients acknowledge a batch message by message."""
+    """Return whether both acknowledge messages of one batch with the same size.
+
+    Clients acknowledge a batch message by message.
+    """
     return (
         one.entry_id == other.entry_id
         and one.ledger_id == other.ledger_id
@@ -126,7 +129,9 @@ def apply(
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
     """Apply the effect. Return the number of entries that became completely acknowledged, and whether dispatch can
-    continue. `dispatcher` is None if no consumer has connected since the topic was loaded.
+    continue.
+
+    `dispatcher` is None if no consumer has connected since the topic was loaded.
     """
     state = cursor.state
     entries, can_move = 0, False
@@ -158,7 +163,7 @@ def apply(
 
 
 class AckReceipt:
-    """An ACK_RESPONSE that is due: the cursor calls `stored` when its record is durable or has failed."""
+    """Pending ACK_RESPONSE. The cursor calls `stored` when the acknowledgement is durable or has failed."""
 
     __slots__ = ("_consumer_id", "_peer", "_request_id")
 
@@ -173,7 +178,7 @@ class AckReceipt:
 
 
 def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
-    """Return the callback that answers the client, or None if the client requested no answer."""
+    """Return the callback that sends the ACK_RESPONSE, or None if the client did not request a response."""
     return AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id).stored if ack.request_id >= 0 else None
 
 
@@ -183,8 +188,10 @@ def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
-    """Count an acknowledgement. Dispatchers that do not track messages report only entries; the messages are
-    estimated by the average number per entry.
+    """Update the acknowledgement counters.
+
+    A dispatcher that does not track messages reports only entries. The number of messages is then estimated from the
+    average number of messages per entry.
     """
     delivered = consumer.counters
     if not messages and delivered.entries_out:
@@ -196,8 +203,8 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:
-    """Log that the client could not read a message. The client then drops and acknowledges the message, so without
-    the log the loss would go unnoticed.
+    """Log that the client could not decode a message. The client then acknowledges the message without processing it,
+    so without this log the loss would go unnoticed.
     """
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True

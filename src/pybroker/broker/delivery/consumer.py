@@ -1,4 +1,4 @@
-"""One attached consumer: its peer, its state in the dispatcher, its counters."""
+"""One attached consumer: its client connection, its dispatcher state, and its counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Invariant: the dispatcher knows `state` exactly while the consumer is attached."""
+    """Consumer that is attached to a subscription. Invariant: the dispatcher knows `state` exactly while the consumer
+    is attached.
+    """
 
     __slots__ = (
         "_hides_entry_metadata",
@@ -73,13 +75,15 @@ class Consumer:
             self.subscription.flow(self, permits)
 
     def set_writable(self, is_writable: bool) -> None:
-        """Set whether the connection has capacity. Nothing is dispatched to the consumer otherwise."""
+        """Set whether the connection's output buffer has capacity. Without capacity, the dispatcher sends nothing to
+        the consumer.
+        """
         self.state.writable = is_writable
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """Send entries to the client. `has_chunks`: some may be chunks of large messages."""
+        """Send entries to the client. `has_chunks`: True if some entries may be chunks of large messages."""
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):
@@ -101,7 +105,7 @@ class Consumer:
             self.peer.reached_end_of_topic(self.consumer_id)
 
     def detach(self) -> None:
-        """Leave the subscription. Unacknowledged messages go to other consumers."""
+        """Remove the consumer from its subscription. Its unacknowledged messages go to other consumers."""
         if not self.is_closed:
             self.is_closed = True
             self.subscription.remove_consumer(self)

@@ -1,7 +1,7 @@
-"""Limits of the number of consumers and subscriptions of a topic, and the enabled subscription types.
+"""Admission of consumers: maximum consumers and subscriptions of a topic, and the enabled subscription types.
 
-Policies are read for each new consumer: a lowered limit closes no connected one. 0 is no limit. System topics have no
-limits.
+Policies are checked only when a consumer connects; a lowered limit disconnects no consumer. A limit of 0 means
+unlimited. System topics have no limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
-    """Raises ConsumerBusy at the consumer limit of the topic, or of the client's address."""
+    """Check the consumer limits of the topic and of the client's IP address. Raises ConsumerBusy."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers
@@ -35,7 +35,7 @@ def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[Sub
 
 
 def require_room_on_subscription(subscription: SubscriptionBase) -> None:
-    """Raises ConsumerBusy at the consumer limit of the subscription."""
+    """Check the consumer limit of the subscription. Raises ConsumerBusy."""
     topic = subscription.topic
     limit = topic.policies.max_consumers_per_subscription
     if 0 < limit <= len(subscription.consumers) and not is_system_topic(topic.name):
@@ -43,14 +43,17 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
 
 
 def require_room_for_subscription(topic: TopicContext, subscription_count: int) -> None:
-    """Raises NotAllowedError at the limit. `subscription_count` includes subscriptions that are being created."""
+    """Check the subscription limit of the topic. Raises NotAllowedError.
+
+    `subscription_count` includes subscriptions that are being created.
+    """
     limit = topic.policies.max_subscriptions
     if 0 < limit <= subscription_count and not is_system_topic(topic.name):
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
 
 
 def require_type_enabled(topic: TopicContext, kind: str) -> None:
-    """Raises NotAllowedError for a disabled subscription type. Connected consumers stay."""
+    """Check that the subscription type is enabled. Raises NotAllowedError. Connected consumers are not affected."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
     if kind == "Key_Shared" and not topic.runtime.config.subscription_key_shared_enable:

@@ -1,6 +1,7 @@
-"""Moves of a subscription's cursor by an administrator, a policy, or a SEEK command.
+"""Cursor moves that an administrator, a policy or a SEEK command requests: skip and reset.
 
-All raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed during the call.
+All functions raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic is closed during
+the call.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from pybroker.runtime import logs
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
 
-BY_CALL = "somebody asked for it"
-"""Reason of skipped entries that no policy skipped."""
+BY_CALL = "a client or administrator requested it"
+"""Reason that `explain` shows for entries that were skipped on request, not by a policy."""
 READER_RETURN_S = 60.0
-"""How long a non-durable subscription waits for its reader after a move."""
+"""Time that a non-durable subscription waits for its reader to reconnect after a cursor move."""
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
-    """Skip entries. Return their number. `explain` shows `why` for a skipped message."""
+    """Skip the next `entry_count` entries. Return the number of skipped entries. `explain` shows `why` for a skipped
+    message.
+    """
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         skipped = await subscription.cursor.skip(entry_count)
@@ -90,17 +93,17 @@ def _expired(subscription: Subscription, entry_count: int) -> int:
 
 
 async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
-    """Move the cursor to `position`, or to the first entry behind it, after disconnecting all consumers. The caller
-    holds the subscription's lock.
+    """Disconnect all consumers, then move the cursor to `position`, or to the first existing entry after it.
 
-    `unacked_words`: the messages of the batch at `position` that stay unacknowledged.
+    The caller holds the subscription's lock. `unacked_words`: bitmap of the messages in the batch at `position` that
+    stay unacknowledged; empty for all of them.
     """
     with _fenced(subscription):
         await _move(subscription, position, unacked_words)
 
 
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
-    """Like `reset`, to the first entry that was published at that time or later."""
+    """Reset the cursor to the first entry with this publish time or a later one. See `reset`."""
     with _fenced(subscription):
         await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 
@@ -126,7 +129,7 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    assert not subscription.is_resetting, "two moves in one turn"
+    assert not subscription.is_resetting, "two cursor moves at the same time"
     subscription.is_resetting = True
     try:
         yield

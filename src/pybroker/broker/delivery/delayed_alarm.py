@@ -1,4 +1,4 @@
-"""The timer of delayed delivery: it wakes the pump when the next delayed entry is due."""
+"""Timer of delayed delivery, which resumes the dispatch of a subscription when the next delayed entry is due."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime, Timer
 
 MAX_ALARM_S = 60.0
-"""Maximum time of the timer, because the wall clock may be set meanwhile."""
+"""Longest timer, in seconds. After it, the due time is compared again, because the wall clock may have been set."""
 
 
 class DelayedAlarm:
-    """Invariant: after `set`, the timer runs while entries wait, unless delays are disabled."""
+    """Timer for the first entry of the delayed index. Invariant: after `set`, the timer runs while entries are delayed,
+    unless delayed delivery is disabled.
+    """
 
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
     ) -> None:
-        """`times`: the precision of delivery times; None when delays are disabled."""
+        """`times`: precision of delivery times; None if delayed delivery is disabled. `wake`: resumes dispatch."""
         self.times = times
         self._runtime = runtime
         self._index = index
@@ -53,7 +55,7 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Wake the pump if an entry is due. If its consumers lack permits, their next FLOW wakes it."""
+        """Resume dispatch if an entry is due. If no consumer has permits, the next FLOW command resumes it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

@@ -1,12 +1,14 @@
-"""Delayed delivery of one subscription: entries wait in an index outside the dispatcher until they are due.
+"""Delayed delivery of one subscription. Entries wait in an index outside the dispatcher until their delivery time.
 
-Only types that serve several consumers delay entries; types with one active consumer deliver them immediately. Because
-delayed entries are not in the dispatcher, they block neither later entries nor those of their key. Due entries are read
-again and assigned like new ones.
+Only subscription types with several active consumers delay entries; Exclusive and Failover deliver immediately. The
+dispatcher does not contain delayed entries, so they block neither later entries nor entries with the same key. Due
+entries are read again and assigned like new entries.
 
-A due time that an administrator changed (`change`) is kept until the entry is acknowledged, and is stored immediately.
+If an administrator changes a due time (`change`), the new time is stored immediately and applies until the entry is
+acknowledged.
 
-Invariant: while entries wait and consumers are connected, the timer (`delayed_alarm.py`) is set or the pump will run.
+Invariant: while entries are delayed and consumers are connected, the timer (`delayed_alarm.py`) runs or the
+dispatch is scheduled.
 """
 
 from __future__ import annotations
@@ -38,15 +40,15 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 ENTRY_BYTES, NEWEST_BYTES = 10, 120
-"""Counted for each waiting entry, and additionally for the newest entries, which are in no run yet."""
+"""Estimated memory per delayed entry, and additional memory per new entry that is in no sorted run yet."""
 COUNTED_STEP_BYTES = 4096
-"""Smaller changes are not reported to the memory budget."""
+"""Smaller changes of the index size are not reported to the memory budget."""
 RESTORE_SLICE_MS = 2.0
 _NOTHING: Mapping[int, BitMap] = {}
 
 
 class DelayedDelivery(Stage):
-    """Owned by its subscription."""
+    """Index of delayed entries, and stage that adds entries to the index."""
 
     def __init__(
         self, topic: TopicContext, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
@@ -68,11 +70,13 @@ class DelayedDelivery(Stage):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the memory budget allows no more delayed entries. The pump is woken when memory is freed."""
+        """Return whether the broker's memory budget allows no more delayed entries. Dispatch resumes when memory is
+        freed.
+        """
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
-        """Report the size of the index to the memory budget, which wakes waiters for freed memory."""
+        """Report the size of the index to the memory budget. If memory was freed, waiting subscriptions resume."""
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)
@@ -96,8 +100,8 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """The approximate number of entries that have been due for longer than a tick and wait for a consumer; 0
-        only if there are none.
+        """Approximate number of entries that have been due for longer than one tick and wait for a consumer. 0 only if
+        there are none.
         """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
@@ -117,16 +121,16 @@ class DelayedDelivery(Stage):
 
     @property
     def held_back(self) -> Mapping[int, BitMap]:
-        """The entries that the cursor must not read, by ledger."""
+        """Delayed entries by ledger, which reads at the cursor must skip."""
         return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that may be delivered now, and add the others to the index."""
+        """Return the entries that are due, and add the remaining entries to the index."""
         if (
             plan.scan is not None
-        ):  # A scan finds an entry that is not in the index: it was due before, unless its due time was changed.
+        ):  # An entry of a scan that is not in the index was due before, unless its due time was changed.
             entries = self._without_waiting(entries)
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
@@ -161,7 +165,9 @@ class DelayedDelivery(Stage):
         return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
 
     def take_due(self, max_entries: int) -> list[Delayed]:
-        """Remove and return due entries in the order of their times; all entries if delays are disabled."""
+        """Remove due entries from the index and return them by due time. If delayed delivery is disabled, all entries
+        are due.
+        """
         if not self._index or not self.serves_several:
             return []
         cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._runtime.clock.wall_ms())
@@ -178,7 +184,7 @@ class DelayedDelivery(Stage):
         ]
 
     def give_back(self, due: Sequence[Delayed]) -> None:
-        """Return entries to the index that could not be read now; they remain due."""
+        """Return due entries that could not be read to the index. They stay due."""
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._storage.store_runs()
@@ -206,7 +212,7 @@ class DelayedDelivery(Stage):
         if self._index:
             self.wake()
 
-    # --- looking, and changing a time --------------------------------------------------------------------------------
+    # --- queries, and changes of a due time --------------------------------------------------------------------------------
 
     def is_waiting(self, position: Position) -> bool:
         members = self._index.members.get(position.ledger_id)
@@ -219,15 +225,17 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the changed due time, 0 for immediately; None if the entry's own time applies."""
+        """Return the due time that an administrator set (0: immediately), or None if the entry's own delivery time
+        applies.
+        """
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """Set the due time of an entry that no consumer has; 0 for immediately. Durable on return for a durable
-        subscription.
+        """Set the due time of an undelivered entry (0: immediately). On return, the change is durable if the
+        subscription is.
 
-        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, and StoreError: then the change applies now, but may be lost at
-        a restart.
+        Raises TooManyRequests if `MAX_CHANGED_DELAYS` due times are already changed. Raises StoreError if the change is
+        not stored; it then applies now, but a restart may lose it.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -253,7 +261,7 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Read the stored index until `deadline_ms`. Return True when it is complete."""
+        """Continue reading the stored index until `deadline_ms`. Return True when the index is complete."""
         if self._storage.is_restored or not self.serves_several:
             return True
         is_complete = self._storage.restore(deadline_ms)
@@ -264,12 +272,14 @@ class DelayedDelivery(Stage):
         return is_complete
 
     async def close(self) -> None:
-        """Store the rest of the index and stop. Raises StoreError; it is closed in any case."""
+        """Store the unstored part of the index and stop the timer. Raises StoreError; the object is closed in any
+        case.
+        """
         self._alarm.stop()
         await self._storage.close()
 
     def drop(self) -> None:
-        """Stop without storing, because the subscription is deleted."""
+        """Stop the timer without storing the index, because the subscription is deleted."""
         self._storage.is_closed = True
         self._alarm.stop()
         self.release()
@@ -280,7 +290,6 @@ class DelayedDelivery(Stage):
 
 
 def _delivery_times(topic: TopicContext) -> DeliveryTimes | None:
-    """Return the precision of delivery times; None if the topic delays nothing."""
     policies = topic.policies.delayed_delivery
     if not policies.active:
         return None

@@ -1,11 +1,11 @@
-"""Storage of the index of delayed entries of one durable subscription.
+"""Storage for the delayed delivery index of one durable subscription.
 
-Each run of the index is stored when it is created, and the whole index at checkpoints. After a restart the pump reads
-the index back in slices. A small index is not stored: its entries are found again by reading the unacknowledged
-entries.
+Each sorted run of the index is stored when it is created; a checkpoint stores the whole index. After a restart, the
+stored index is read back in slices. A small index is not stored, because reading the unacknowledged entries
+finds its entries again.
 
-Invariants: nothing is stored before the metadata records that an index may exist. Losing a run loses no entry, because
-entries that are not in the stored index are read from the topic again. A changed due time is stored immediately.
+Invariants: the metadata records that an index may exist before the index is stored. A lost run loses no entry, because
+entries that are missing in the stored index are read from the topic. A changed due time is stored immediately.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 STALE_ENTRIES = 65_536
-"""The stored index is rewritten when it has this many more removed entries than waiting ones."""
+"""The stored index is rewritten when its removed entries exceed its waiting entries by this number."""
 
 
 class DelayedIndexStorage(CursorOwner):
-    """The cursor store calls it for snapshots of the index."""
+    """Writer and reader of the stored index. The cursor store calls it to include the index in a checkpoint."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DelayedIndexStorage(CursorOwner):
                 if clock.monotonic_ms() >= deadline_ms:
                     return False
         except StoreError as error:
-            # No message is lost: the cursor reads those entries again.
+            # No message is lost, because the cursor reads the entries again.
             logs.error("delayed.not_restored", **self._names(), error=str(error))
         self._unread = None
         self.is_restored = True
@@ -123,8 +123,8 @@ class DelayedIndexStorage(CursorOwner):
         await stored
 
     def store_anew_if_stale(self) -> None:
-        """Rewrite the stored index if too much of it is stale, so that its size is proportional to the waiting
-        entries. An empty index is deleted.
+        """Rewrite the stored index if a large part of it is stale, so that its size stays proportional to the number of
+        delayed entries. Delete the stored index if no entry is delayed.
         """
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
@@ -144,7 +144,7 @@ class DelayedIndexStorage(CursorOwner):
         self.store_runs()
 
     async def _announce(self) -> None:
-        """Record in the metadata that an index may be stored. A lock keeps calls in order."""
+        """Record in the metadata that a stored index may exist. A lock keeps concurrent calls in order."""
         async with self._announcing:
             if self._record_id or self.is_closed:
                 return
@@ -167,7 +167,7 @@ class DelayedIndexStorage(CursorOwner):
         return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
-        """Store the rest of the index. Idempotent. Raises StoreError; it is closed in any case."""
+        """Store the unstored part of the index. Idempotent. Raises StoreError; the object is closed in any case."""
         if self.is_closed:
             return
         if self._record_id:

@@ -1,7 +1,7 @@
-"""The reason why dispatch of a subscription stopped, and the time since which nothing was delivered.
+"""Reason why a subscription stopped dispatching, and time since which it has delivered nothing.
 
-Invariant: `since_ms` changes only if the reason changes or something was delivered since the last stop. So repeated
-attempts that deliver nothing do not hide the duration of a stall.
+Invariant: `since_ms` changes only if the reason changes, or if an entry was delivered since the last stop. Repeated
+unsuccessful attempts therefore do not reset the duration of a stall.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class DispatchStall:
-    """Owned by its subscription."""
+    """Recorder of the current stall of one subscription."""
 
     def __init__(self, clock: Clock) -> None:
         self.reason = BlockedReason.NO_CONSUMER
         self.since_ms = clock.monotonic_ms()
-        """By the monotonic clock."""
+        """Start of the stall by the monotonic clock."""
         self.has_moved = False
         """Whether entries were delivered since the last stop; set by the subscription."""
         self._clock = clock

@@ -1,6 +1,7 @@
-"""The dispatch rate limits of one subscription: those of the broker, the resource group, the topic, and the subscription.
+"""Dispatch rate limits that apply to one subscription: of the broker, resource group, topic, and subscription.
 
-A subscription without limits has no throttle. Invariant: a timer resumes delayed dispatch as soon as the slowest limit allows it.
+A subscription without limits has no throttle object. Invariant: when limits delay the dispatch, a timer resumes it as
+soon as all limits allow it.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 MIN_WAIT_MS = 10
-"""Shorter waits would send a fast stream message by message."""
+"""Shortest wait for new tokens. After shorter waits, a fast stream would be sent message by message."""
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the topic's dispatch rate. A limit with unchanged values keeps its token count."""
+    """Apply the topic's dispatch rate policy. A limit with unchanged values keeps its token count."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the throttle, or None without limits. `before`: the previous throttle."""
+    """Return the subscription's throttle, or None if no limit applies. `before`: its previous throttle."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -55,7 +56,7 @@ def _renewed_limit(
 
 
 class DispatchThrottle:
-    """`own` is the limit of this subscription alone."""
+    """Combined dispatch rate limits of one subscription. `own` is the limit that belongs to this subscription only."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class DispatchThrottle:
         self._max_messages = self._max_bytes = 0.0
 
     def allows_read(self) -> bool:
-        """Return whether entries may be read now. If not, a timer wakes the subscription later."""
+        """Return whether the limits allow reading entries now. If not, start a timer that resumes dispatch."""
         subscription = self._subscription
         now_ms = subscription.runtime.clock.monotonic_ms()
         counters = subscription.topic.counters
@@ -92,8 +93,8 @@ class DispatchThrottle:
         return False
 
     def used_up(self) -> list[tuple[DispatchRateLimit, str, float]]:
-        """Return the exhausted limits, each with its unit (messages or bytes) and the milliseconds until it allows
-        more.
+        """Return the exhausted limits. Each has a unit ("messages" or "bytes") and the time in milliseconds until it
+        allows more.
         """
         now_ms = self._subscription.runtime.clock.monotonic_ms()
         found: list[tuple[DispatchRateLimit, str, float]] = []
@@ -118,8 +119,8 @@ class DispatchThrottle:
         self._subscription.wake()
 
     def _is_exempt(self) -> bool:
-        """Return whether the limits do not apply, because the consumers have no backlog and the configuration
-        (`dispatchThrottlingOnNonBacklogConsumerEnabled`) exempts them.
+        """Return whether the limits do not apply because no consumer has a backlog
+        (`dispatchThrottlingOnNonBacklogConsumerEnabled`).
         """
         config = self._subscription.runtime.config
         if config.dispatch_throttling_on_non_backlog_consumer_enabled:
@@ -129,7 +130,7 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Reduce the plan to the permitted entries, and return the others to the dispatcher."""
+        """Limit the plan to the allowed number of entries, and return the remaining entries to the dispatcher."""
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

@@ -1,4 +1,4 @@
-"""The dispatcher class for each subscription type."""
+"""Creation of the dispatcher for a subscription type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from pybroker.model.names import TopicName
 def new_dispatcher(
     config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName, max_unacked_messages: int
 ) -> Dispatcher:
-    """`max_unacked_messages` 0 is no limit."""
+    """Create the dispatcher of a persistent subscription. `kind`: the subscription type. `max_unacked_messages`: 0 for
+    no limit.
+    """
     max_entries, max_bytes = config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
     if kind == ExclusiveDispatcher.kind:
         return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
@@ -65,7 +67,9 @@ def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicN
 
 
 def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
-    """Return the partition for the election of the active consumer; None if a hash ring elects it."""
+    """Return the partition index, which determines the active consumer; None if a consistent hash ring determines
+    it.
+    """
     index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
     return index if index >= 0 else None
 

@@ -1,5 +1,6 @@
-"""Which special kinds of entries (chunks, markers) a topic may contain, so that other entries are not examined for
-them. Pure.
+"""Record of whether a topic may contain markers or chunks of large messages. Pure.
+
+If not, entries need no inspection.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pybroker.model.position import Position
 
 
 class EntryKinds:
-    """Entries from before the topic was loaded may be of any kind."""
+    """Kinds of entries that were stored since the topic was loaded. Older entries may be of any kind."""
 
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 
@@ -19,9 +20,9 @@ class EntryKinds:
         self.has_markers = False
 
     def may_hold_chunks(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether that entry, or a later one, may be a chunk of a large message."""
+        """Return whether this entry or a later one may be a chunk of a large message."""
         return self._counters.chunks_in > 0 or (ledger_id, entry_id) <= self._end_when_loaded
 
     def may_hold_markers(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether that entry, or a later one, may be a marker."""
+        """Return whether this entry or a later one may be a marker."""
         return self.has_markers or (ledger_id, entry_id) <= self._end_when_loaded

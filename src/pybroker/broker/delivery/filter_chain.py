@@ -1,4 +1,4 @@
-"""The entry filters of one subscription, and the effect of their verdicts on dispatch."""
+"""Entry filters of one subscription, and the effect of their verdicts on dispatch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 RESCHEDULE_S = 1.0
-"""The delay before a rescheduled entry is filtered again."""
+"""Delay after which a rescheduled entry is filtered again."""
 
 
 class FilterJury:
-    """The verdicts of all filters on the messages of one subscription."""
+    """Evaluation of all entry filters for one subscription."""
 
     def __init__(self, subscription: SubscriptionBase, filters: tuple[EntryFilter, ...]) -> None:
         self.filters = filters
@@ -29,7 +29,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the messages of a non-persistent topic that the filters accept. The others are dropped."""
+        """Return the messages of a non-persistent topic that all filters accept. The rest is dropped."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -42,17 +42,19 @@ class FilterJury:
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
     def rejects(self, position: Position, payload: bytes) -> bool:
-        """Return whether the current filters reject that entry. Counts nothing."""
+        """Return whether the current filters reject the entry, without counting the evaluation."""
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """Return the verdict on an entry. An exception of a filter counts as RESCHEDULE and is logged once."""
+        """Evaluate the filters in order. The first verdict other than ACCEPT decides. An exception in a filter counts
+        as RESCHEDULE and is logged once.
+        """
         try:
             for each in self.filters:
                 verdict = each.judge(entry)
                 if verdict is not Verdict.ACCEPT:
                     return verdict
-        except Exception as error:  # noqa: BLE001  (code of others)
+        except Exception as error:  # noqa: BLE001  (the filter is foreign code)
             if not self._has_failed:
                 self._has_failed = True
                 logs.error(
@@ -80,7 +82,7 @@ class FilterJury:
 
 
 class FilterChain(FilterJury, Stage):
-    """The filters of one subscription of a persistent topic."""
+    """Stage that filters the entries of a subscription on a persistent topic."""
 
     def __init__(
         self,
@@ -94,12 +96,12 @@ class FilterChain(FilterJury, Stage):
         self._cursor = cursor
         self._pass_over = pass_over
         self.is_waiting = False
-        """For types with one active consumer: the next entry was rescheduled, which stops reads."""
+        """For types with one active consumer: reads are stopped, because the next entry was rescheduled."""
         self.deferred_entries = 0
         self.deferred_first: Position | None = None
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the accepted entries; acknowledge rejected ones and defer rescheduled ones."""
+        """Return the accepted entries. Acknowledge rejected entries and defer rescheduled entries."""
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
@@ -131,7 +133,9 @@ class FilterChain(FilterJury, Stage):
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
-        """Return deferred entries to the dispatcher as unread, unless it was rewound since."""
+        """Return deferred entries to the dispatcher as unread after the delay, unless the dispatcher was rewound
+        since.
+        """
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
         needs_hashes = dispatcher.needs_key_hashes

@@ -1,7 +1,7 @@
-"""Removal of entries that consumers never receive: markers, and messages of aborted transactions.
+"""Stage that removes entries which consumers never receive: markers, and messages of aborted transactions.
 
-Markers are messages of brokers to other brokers. They use no permits, and each subscription acknowledges them when it
-reads them. They count as published messages, with an id and an index.
+Markers are messages that brokers write for brokers. They use no permits, and each subscription acknowledges them on
+reading. Like published messages, they have a message id and an index, and are counted as published.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
-    """Examines only entries that may be markers."""
+    """Stage that removes markers and aborted messages. Inspects only entries that may be markers."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds
@@ -22,7 +22,7 @@ class Markers(Stage):
         self._pass_over = pass_over
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Acknowledge markers and aborted messages. Return the other entries."""
+        """Acknowledge markers and aborted messages. Return the remaining entries."""
         hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
         if hidden:
             self._pass_over(entries.ledger_id, list(hidden))

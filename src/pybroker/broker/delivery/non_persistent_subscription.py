@@ -1,4 +1,4 @@
-"""One subscription of a non-persistent topic. It has no backlog and exists only while it has a consumer."""
+"""One subscription on a non-persistent topic. It has no backlog and exists only while a consumer is attached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentSubscription(SubscriptionBase):
-    """Owned by its topic."""
+    """Subscription that forwards published messages to its consumers immediately or drops them."""
 
     def __init__(
         self,

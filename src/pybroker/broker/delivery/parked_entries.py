@@ -1,10 +1,10 @@
-"""Entries that were read while transactions had acknowledged them completely or in part, so no consumer may receive
-them now. Pure.
+"""Parked entries: entries that no consumer may receive, because open transactions have acknowledged them.
 
-They are stored as a bitmap for each ledger, with the hashes of keys if the subscription type needs them, so a large
-transaction takes little memory.
+Pure. The entries are stored as one bitmap per ledger, plus key hashes for subscription types that need them, so that a
+large transaction uses little memory.
 
-Invariant: all entries come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
+Invariant: all parked entries come from reads that are still valid. After a dispatcher rewinds, it reads all entries
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PUT_BACK_AT_ONCE = 10_000
 
 
 class ParkedEntries:
-    """Owned by the transactions of a subscription."""
+    """Parked entries of all open transactions of one subscription."""
 
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
@@ -42,15 +42,15 @@ class ParkedEntries:
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
-            self.clear()  # Earlier reads are void.
+            self.clear()  # Earlier reads are no longer valid.
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes
         self._entries.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
         if dispatcher.needs_key_hashes:
             self._hashes[position] = key_hash
 
     def forget(self, hold: Hold) -> None:
-        """Remove entries that are completely acknowledged. Batches stay, because other transactions may have
-        acknowledged the rest.
+        """Remove entries that the transaction acknowledged completely. Partly acknowledged batches stay, because other
+        transactions may have acknowledged the remaining messages.
         """
         for ledger_id, taken in self._held(hold, {}):
             if self._hashes:
@@ -58,8 +58,8 @@ class ParkedEntries:
                     self._hashes.pop(Position(ledger_id, entry_id), None)
 
     def take(self, hold: Hold) -> Iterator[tuple[Dispatcher, ReadPlan, list[int]]]:
-        """Remove the entries of an aborted transaction. Return the dispatcher that must read them again, plans without
-        deliveries for that, and the hashes of keys.
+        """Remove the entries of an aborted transaction, in slices. For each slice, yield the dispatcher that must read
+        the entries again, a read plan for them, and their key hashes.
         """
         parts: dict[int, BitMap] = {}
         for position in hold.parts:

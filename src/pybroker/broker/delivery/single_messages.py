@@ -1,9 +1,8 @@
-"""Operations of an administrator on one message of a subscription: acknowledge, redeliver now, delay, or deliver
-earlier.
+"""Administrator operations on one message of a subscription: acknowledge, redeliver now, and change the delivery time.
 
-Invariants: an operation does nothing that a client could not do. Acknowledgements of open transactions are not
-overridden. A message is taken from its consumer before it is redelivered, so no two consumers have it. Consumers that
-wait for the freed key, or for capacity under a limit, continue.
+Invariants: an operation does nothing that a client could not do. It does not override an acknowledgement in an open
+transaction. A message is taken from its consumer before it is redelivered, so two consumers never hold it. Afterwards,
+consumers that waited for the message's key or for the unacknowledged message limit continue.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 
 
 def redeliver(subscription: Subscription, position: Position) -> None:
-    """Take the message, with all its chunks, from its consumer, so that the dispatcher sends it again.
+    """Take the message, with all its chunks, from its consumer, so that the dispatcher redelivers it.
 
-    Raises AdminError 404 if it does not exist, 409 if no consumer has it, 412 for types with one active consumer;
-    TransactionConflict.
+    Raises AdminError 404 if the message does not exist, 409 if no consumer holds it, 412 for Exclusive and Failover
+    subscriptions; TransactionConflict if an open transaction has acknowledged it.
     """
     individual = subscription.individual
     require_unacknowledged(subscription, position)
@@ -92,17 +91,17 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"Message {position} is not unacknowledged at any consumer: the dispatcher delivers it in its normal order",
+            f"No consumer holds message {position}: the dispatcher delivers it in its normal order",
         )
     require_unheld(subscription, position, -1)
     subscription.redeliver(consumer_of(holder), individual.chunks_beside(holder, position), -1)
 
 
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
-    """Set the due time of the message. Durable on return.
+    """Set the delivery time of an undelivered message. Durable on return.
 
-    Raises AdminError 404 if it does not exist, 409 if it is acknowledged or at a consumer, 412 for subscription types
-    without delays; TransactionConflict; TooManyRequests; StoreError.
+    Raises AdminError 404 if the message does not exist, 409 if it is acknowledged or a consumer holds it, 412 for
+    subscription types without delayed delivery; TransactionConflict; TooManyRequests; StoreError.
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
@@ -111,7 +110,9 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
 
 
 async def deliver_now(subscription: Subscription, position: Position) -> None:
-    """Like `deliver_at`, immediately. Also raises AdminError 409 if the message is not delayed."""
+    """Deliver a delayed message immediately. Durable on return. Raises the errors of `deliver_at`, and AdminError 409
+    if the message is not delayed.
+    """
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
         raise AdminError(409, f"Message {position} is not delayed")
@@ -161,14 +162,14 @@ def require_existing(subscription: Subscription, position: Position) -> None:
 
 
 def require_unacknowledged(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 if the entry does not exist, 409 if it is acknowledged."""
+    """Check that the entry is unacknowledged. Raises AdminError 404 if it does not exist, 409 if it is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
         raise AdminError(409, f"Message {position} is acknowledged")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Raises TransactionConflict if an open transaction has acknowledged one of these messages."""
+    """Check that no open transaction has acknowledged one of the messages in `bits`. Raises TransactionConflict."""
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

@@ -1,4 +1,7 @@
-"""The interface of the stages that entries pass between read and dispatcher: markers, transactions, delays, filters."""
+"""Interface of the stages between reading an entry and assigning it to a consumer.
+
+The stages are markers, pending transaction acks, delayed delivery, and entry filters.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 
 PassOver = Callable[[int, Sequence[int]], None]
-"""Acknowledges entries of a ledger that no consumer of the subscription receives."""
+"""Acknowledges entries (ledger id, entry ids) that no consumer of the subscription receives."""
 
 
 class Stage(ABC):
-    """The subscription creates its stages again when policies change."""
+    """One step that removes or defers entries. When policies change, the subscription creates its stages again."""
 
     @abstractmethod
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput: ...

@@ -1,8 +1,8 @@
-"""One subscription: moves entries from its cursor through its dispatcher to its consumers.
+"""One subscription of a persistent topic: moves entries from its cursor through its dispatcher to its consumers.
 
-The method `pump` does this without waiting: it takes entries that are in memory, assigns and sends them, within its
-time budget of an event loop iteration. If entries are in the store, one read runs as a task of the topic and wakes the
-pump when it ends.
+The method `pump` does this work without awaiting: it takes entries from memory, assigns them to consumers and sends
+them, within a time budget per event loop iteration. If the entries are only in the store, a task of the topic reads
+them and then schedules the pump.
 
 Invariants: at most one read is in progress; the subscription is in the broker's pump list at most once.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
-"""Pulsar's name; hidden from the properties of the application."""
+"""Pulsar's cursor property for the replication flag. It is not reported among the application's properties."""
 
 
 LOOK_AHEAD_STEP_BYTES = 1024
@@ -60,7 +60,7 @@ LOOK_AHEAD_STEP_BYTES = 1024
 
 
 class Subscription(SubscriptionBase, Pumped):
-    """Owned by its topic."""
+    """Subscription of a persistent topic, with cursor, dispatcher and consumers."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Subscription(SubscriptionBase, Pumped):
         kinds: EntryKinds,
         unused: Callable[[Subscription], None],
     ) -> None:
-        """`unused` is called when the subscription is not durable and its reader has gone."""
+        """`unused` is called when the last reader of a non-durable subscription has left."""
         super().__init__(topic, name)
         self.cursor = cursor
         self.kinds = kinds
         self._unused = unused
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.runtime.clock.wall_ms()
-        """Of the last arrival or departure of a consumer, or of the load."""
+        """Time of the last arrival or departure of a consumer; initially the time of the topic's load."""
         self._memory = topic.runtime.memory
         cursor.when_state_fits = self.wake
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
@@ -115,7 +115,7 @@ class Subscription(SubscriptionBase, Pumped):
         if (chain and chain.filters) != (before and before.filters):
             self.filters = chain
             self._stages = self._row_of_stages()
-            self.wake()  # The new filters may accept entries that the previous ones deferred.
+            self.wake()  # The new filters may accept entries that the previous filters deferred.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters
@@ -130,8 +130,8 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether clients requested replication of the subscription. The flag is stored and shown; there is no
-        replication yet.
+        """Whether clients requested replicated subscription state. The flag is stored and reported; replication is not
+        implemented.
         """
         return REPLICATED_PROPERTY in self.cursor.properties
 
@@ -144,19 +144,19 @@ class Subscription(SubscriptionBase, Pumped):
         await self.cursor.set_properties({**properties, **own})
 
     async def set_replicated(self, is_replicated: bool) -> None:
-        """Durable on return. Raises StoreError."""
+        """Set the replication flag. Durable on return. Raises StoreError."""
         if self.is_durable and is_replicated != self.is_replicated:
             own = {REPLICATED_PROPERTY: "1"} if is_replicated else {}
             await self.cursor.set_properties({**self.properties, **own})
 
     @property
     def unacked_messages(self) -> int:
-        """The number of unacknowledged messages; 0 for types that do not track them."""
+        """Number of unacknowledged messages; 0 for subscription types that do not track messages."""
         return 0 if self.dispatcher is None else self.dispatcher.unacked_messages
 
     @property
     def replay_entry_count(self) -> int:
-        """Entries that wait to be redelivered, or that were read but could not be sent."""
+        """Number of entries to redeliver, including entries that were read but could not be sent."""
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
 
     @property
@@ -186,7 +186,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
+        """Whether an unacknowledged message limit, of the subscription or of the broker, stops dispatch."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
             return True
@@ -195,7 +195,7 @@ class Subscription(SubscriptionBase, Pumped):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        assert not self.is_resetting, "consumers come in their turn, and so do moves"
+        assert not self.is_resetting, "the subscription's lock separates cursor moves from new consumers"
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
@@ -248,7 +248,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.delayed.release()
 
     def drop_if_unused(self) -> None:
-        """Remove a non-durable subscription without a reader, because no client can reconnect to it."""
+        """Remove a non-durable subscription that has no reader, because no client can reconnect to it."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self._unused(self)
 
@@ -283,8 +283,10 @@ class Subscription(SubscriptionBase, Pumped):
             await self.transactions.end(txn, action, low_water_mark)
 
     def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
-        """Apply an acknowledgement of a client, transaction or administrator. Return the number of entries that it
-        acknowledged completely. `done` is called when it is durable.
+        """Apply an acknowledgement of a client, transaction or administrator. Return the number of completely
+        acknowledged entries.
+
+        `done` is called when the acknowledgement is durable.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
@@ -354,14 +356,14 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def unacked_changed(self) -> None:
-        """Report the number of unacknowledged messages to the limit of the broker."""
+        """Report the number of unacknowledged messages to the broker-wide limit."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None:
             for subscription in limit.report(self, self.unacked_messages):
                 subscription.wake()
 
     def _start(self, dispatcher: Dispatcher) -> None:
-        """End the delay of a new active consumer, unless all consumers have left."""
+        """Start delivery to a new active consumer after its delay, unless all consumers have left."""
         if dispatcher is self.dispatcher:
             self._apply(dispatcher.start())
 
@@ -372,7 +374,9 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """Wake the pump after a delay, so that entries which are unblocked one by one are sent together."""
+        """Resume dispatch after a short delay, so that entries which become deliverable one by one are sent
+        together.
+        """
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -386,7 +390,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.fail(bug)
 
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until nothing can be sent or the time is up. Return True in the second case."""
+        """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached."""
         blocked_reason = self._dispatch(deadline_ms)
         self._look_ahead.update(self.dispatcher)
         if blocked_reason is None:
@@ -414,7 +418,6 @@ class Subscription(SubscriptionBase, Pumped):
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
-        """Read and assign the entries of `plan`. Return the blocked reason, or None to continue."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
@@ -455,7 +458,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def stall(self) -> Stall | None:
-        """The reason why nothing is delivered, and since when; None during dispatch."""
+        """Blocked reason and its start time; None while entries are dispatched."""
         if self.is_queued:
             return None
         blocked_reason = self._stall.reason
@@ -469,7 +472,6 @@ class Subscription(SubscriptionBase, Pumped):
         return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """Return None if the subscription does not wait for memory."""
         if blocked_reason is BlockedReason.READING:
             # Reads for one connection share a queue position; reads that no connection requested share one per topic.
             reads = self._memory.reads
@@ -512,8 +514,6 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
-        """Skip damaged entries if that is allowed. Return whether reading can continue."""
-
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
             self.runtime.stats.skipped_damaged_entries += skipped
@@ -523,7 +523,9 @@ class Subscription(SubscriptionBase, Pumped):
         return failed_reads.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
-        """Retry after a delay while consumers are connected. Unreadable entries are never skipped silently."""
+        """Retry a failed read after a delay while consumers are connected. Unreadable entries are never skipped
+        silently.
+        """
         self._stall.stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
@@ -571,7 +573,9 @@ class Subscription(SubscriptionBase, Pumped):
     # --- the end of a topic -----------------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
-        """React to a mark-delete position that advanced without acknowledgements."""
+        """Update the dispatcher and the delayed entries after the mark-delete position advanced without an
+        acknowledgement.
+        """
         self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher
@@ -593,10 +597,11 @@ class Subscription(SubscriptionBase, Pumped):
 
 
 class LookAheadShare:
-    """The memory budget of one subscription for entries that wait for the consumer of their key or of their chunks.
+    """Memory budget of one subscription for its look-ahead: entries that wait for one specific consumer, because of
+    their key or their chunks.
 
-    The subscription reports its use after each pump and after each departure of a consumer. The limit is the configured
-    one, or less if the broker's memory budget is used up.
+    The subscription reports its use after each dispatch and after each departure of a consumer. The limit is the
+    configured one, or less if the broker's memory budget is exhausted.
     """
 
     def __init__(self, memory: Memory) -> None:

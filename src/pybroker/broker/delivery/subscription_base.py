@@ -1,4 +1,4 @@
-"""The interface of a subscription for its consumers and its topic."""
+"""Interface of a subscription for its consumers and its topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionBase(ABC):
-    """Owned by its topic."""
+    """Common base of persistent and non-persistent subscriptions. A topic owns its subscriptions."""
 
     def __init__(self, topic: TopicContext, name: str) -> None:
         self.topic = topic
@@ -31,12 +31,12 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def type_name(self) -> str:
-        """The subscription type; `None` if no consumer has connected since the topic was loaded."""
+        """Subscription type; the text `None` if no consumer has connected since the topic was loaded."""
 
     @property
     @abstractmethod
     def is_durable(self) -> bool:
-        """Whether the subscription stays when its last consumer has left."""
+        """Whether the subscription continues to exist after its last consumer has left."""
 
     @property
     @abstractmethod
@@ -48,19 +48,19 @@ class SubscriptionBase(ABC):
 
     @property
     def stall(self) -> Stall | None:
-        """The reason why nothing is delivered, and since when; None during dispatch, and without a backlog."""
+        """Blocked reason and its start time; None during dispatch, and without a backlog."""
         return None
 
     @abstractmethod
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties. Durable on return, if the subscription is durable. Raises StoreError."""
+        """Replace the properties. Durable on return if the subscription is durable. Raises StoreError."""
 
     @abstractmethod
     def filters_changed(self) -> None: ...
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError."""
+        """Attach `consumer` with the subscription type `kind`. Raises ConsumerBusy, ConsumerAssignError."""
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None: ...
@@ -70,7 +70,9 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Apply an ACK of `consumer`; if it has a request id, answer when it is durable."""
+        """Apply an ACK command of `consumer`. If the command has a request id, send ACK_RESPONSE when the
+        acknowledgement is durable.
+        """
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None: ...
@@ -83,7 +85,9 @@ class SubscriptionBase(ABC):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Remove consumers whose client does not answer a PING. Return whether one was removed."""
+        """Send a PING to the client of each consumer, and remove consumers without a response. Return whether a
+        consumer was removed.
+        """
         is_one_gone = False
         for consumer in list(self.consumers):
             # Only a removed consumer frees capacity, so that the caller retries immediately.

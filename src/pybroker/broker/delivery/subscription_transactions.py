@@ -1,11 +1,12 @@
-"""The transactions of one subscription: their pending acknowledgements, and the entries that no consumer may receive
-because of them.
+"""Transactional acknowledgements of one subscription, and the entries that are parked because of them.
 
-Pending acks are part of the cursor's state (`managed_ledger/pending_transaction_acks.py`): durable with it, independent
-of the consumer, and deleted with it. A message with a pending ack stays with its consumer; if its entry is read again,
-it is parked here. A commit acknowledges the message; an abort redelivers it with a higher redelivery count.
+Pending transaction acks are part of the cursor state (`managed_ledger/pending_transaction_acks.py`): they are stored
+and deleted with the cursor and do not depend on a consumer. A message with a pending ack stays assigned to its
+consumer. If its entry is read again, the entry is parked here. A commit acknowledges the message; an abort redelivers
+it with a higher redelivery count.
 
-Invariants: each parked entry has a pending ack. An entry without one is at a consumer, or will be read.
+Invariants: each parked entry has a pending ack. An unacknowledged entry without a pending ack is held by a consumer or
+will be read.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
     from pybroker.model.events import Ack
 
 SLICE_ENTRIES = 5000
-"""Entries of a transaction that the dispatcher processes in one event loop iteration."""
+"""Maximum number of entries that the dispatcher processes in one event loop iteration."""
 
 Settle = Callable[[Acknowledged, "PersistDone"], object]
 
 
 class SubscriptionTransactions(Stage):
-    """Owned by its subscription."""
+    """Stage that parks entries with pending transaction acks, and the operations that add and end such acks."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class SubscriptionTransactions(Stage):
         dispatcher: Callable[[], Dispatcher | None],
         apply: Callable[[Redelivery], None],
     ) -> None:
-        """`settle` applies an acknowledgement and calls back when it is durable; `apply` redelivers entries."""
+        """`settle` applies an acknowledgement and calls back when it is durable. `apply` redelivers entries."""
         self._topic = topic
         self._name = name
         self._cursor = cursor
@@ -68,12 +69,14 @@ class SubscriptionTransactions(Stage):
         self._apply = apply
         self._parked = ParkedEntries()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
-        """Of the first acknowledgement since the load: milliseconds since 1970, and consumer."""
+        """First acknowledgement of each transaction since the load: time in milliseconds since 1970, and consumer name."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Keep `ack` pending until `txn` ends. The client is answered when the pending ack is durable."""
+        """Add a pending ack that lasts until `txn` ends. The client receives ACK_RESPONSE when the pending ack is
+        durable.
+        """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
             txn, consumer.peer.role, str(topic.name), self._name
@@ -89,9 +92,10 @@ class SubscriptionTransactions(Stage):
             refuse(consumer, ack, refused)
 
     def _not_waited_for(self, what: Acknowledged) -> None:
-        """Stop counting entries with a pending ack as unacknowledged. Otherwise a transaction with more messages than a
-        consumer may have unacknowledged would block itself. The entries stay assigned to the consumer, so another
-        consumer of their key waits.
+        """Remove entries with a pending ack from the consumer's unacknowledged message count.
+
+        Otherwise a transaction with more messages than the unacknowledged message limit would block itself. The entries
+        stay assigned to the consumer, so another consumer of their key still waits.
         """
         dispatcher = self._dispatcher()
         if dispatcher is None:
@@ -108,8 +112,8 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Keep this acknowledgement pending, without storing it. Return the refusal if a part of it conflicts; then
-        nothing of it is pending.
+        """Add a pending ack without storing it. If a part conflicts with another acknowledgement, add nothing and
+        return the error.
         """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
@@ -187,9 +191,11 @@ class SubscriptionTransactions(Stage):
     # --- ends --------------------------------------------------------------------------------------------------------
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Commit or abort the transaction. Durable on return. An unknown transaction has nothing to end.
-        `low_water_mark`: all transactions of the coordinator up to it have ended. Raises BrokerError: the caller
-        must retry.
+        """Commit or abort the pending acks of the transaction. Durable on return. An unknown transaction is not an
+        error.
+
+        `low_water_mark`: all transactions of this coordinator up to this id have ended, so their remaining pending acks
+        are aborted. Raises BrokerError: the caller must retry.
         """
         held = self._cursor.state.held
         await self._end(txn, action)
@@ -238,15 +244,19 @@ class SubscriptionTransactions(Stage):
             raise error.answer(f"the end of transaction {txn} is not stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
-        """Redeliver the messages of an aborted transaction: the first ones immediately, the rest in slices that
-        yield to the event loop.
+        """Redeliver the messages of an aborted transaction: the first slice immediately, later slices with yields to
+        the event loop.
         """
         steps = self._sent_again(hold)
         if next(steps, None) is not None:
             self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
 
     def _sent_again(self, hold: Hold) -> Iterator[int]:
-        """A dispatcher that is created meanwhile reads these entries by itself."""
+        """Return the entries of an aborted transaction to the dispatcher, in slices; yield the number of entries of
+        each slice.
+
+        A dispatcher that is created meanwhile reads these entries on its own.
+        """
         state, dispatcher = self._cursor.state, self._dispatcher()
         for of, plan, key_hashes in list(self._parked.take(hold)):
             if of is dispatcher:
@@ -272,8 +282,10 @@ class SubscriptionTransactions(Stage):
                 count += len(part)
 
     async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
-        """Remove committed entries from the dispatcher in slices. Their acks stay pending until then, so no consumer
-        receives the entries. A call after a cancellation starts again.
+        """Remove the entries of a committing transaction from the dispatcher, in slices.
+
+        Their acks stay pending until then, so no consumer receives the entries. After a cancellation, the next call
+        starts again.
         """
         for ledger_id, bitmap in [*hold.entries.items()]:
             entry_ids = list(bitmap)
@@ -285,7 +297,7 @@ class SubscriptionTransactions(Stage):
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Park entries with pending transaction acks. Return the others."""
+        """Park entries with pending transaction acks. Return the remaining entries."""
         held = self._cursor.state.held
         if not held:
             if self._parked:

@@ -1,6 +1,5 @@
-"""`explain`: the reasons why messages wait, derived from the state of live objects, as findings in words. Start with
-`subscriptions.py`.
+"""`explain`: reports why messages wait, as findings in plain language, derived from the current state of the broker.
 
-Rules only read and cost nothing unless they are called. Long lists are processed in pieces with pauses for the event
-loop, so a rule must be correct although objects change meanwhile.
+Start with `subscriptions.py`. The rules only read, and cost nothing unless they are called. Rules process long lists in
+slices and yield to the event loop in between, so a rule must be correct although the state changes meanwhile.
 """

@@ -1,7 +1,7 @@
-"""The REST calls that findings suggest. The broker authorizes them like any other call.
+"""REST calls that findings suggest as remedies. The broker authorizes them like any other call.
 
-The text of an action states its one effect. A rule suggests an action only if it can help.
-`model.findings.safest_first` orders actions from harmless to irreversible.
+The text of an action describes its single effect. A rule suggests an action only if the action can help.
+`model.findings.safest_first` sorts actions from harmless to irreversible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def explain_producer(topic: TopicName, name: str) -> Action:
 
 
 def show_subscriptions(topic: TopicName) -> Action:
-    """The REST call shows more than the command."""
+    """Suggest listing the topic's subscriptions. The REST call returns more than the command prints."""
     text = "Show the topic's subscriptions, their consumers and backlogs"
     return Action(LOOK, text, "GET", topic_path(topic) + "/stats", _command("subscriptions", str(topic)))
 
@@ -104,7 +104,7 @@ def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: st
 
 
 def raise_subscription_dispatch_rate(subscription: SubscriptionBase, rate: object, text: str) -> Action:
-    """Set the rate of this subscription, which overrides those of the topic and the namespace."""
+    """Suggest setting the dispatch rate of this subscription, which overrides the rates of topic and namespace."""
     name = subscription.topic.name
     path = f"{topic_path(_whole(name))}/{quote(subscription.name, safe='')}/dispatchRate"
     return _by_api(HARMLESS, text, "POST", path, rate)
@@ -134,7 +134,9 @@ def disconnect(consumer: Consumer) -> Action:
 
 
 def hand_over(consumer: Consumer) -> list[Action]:
-    """Suggest `disconnect` if another consumer could receive the messages; nothing if only the same client would."""
+    """Suggest disconnecting `consumer`, so that another consumer receives its messages. Return an empty list if no
+    other consumer can receive them.
+    """
     return [disconnect(consumer)] if _has_takers(consumer) else []
 
 
@@ -188,7 +190,7 @@ def delete_subscription(subscription: SubscriptionBase) -> Action:
 
 
 def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
-    """`quota`: the effective quota with the policy changed to eviction."""
+    """Suggest changing the backlog quota policy to eviction. `quota`: the effective quota with that change."""
     text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
     return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)
 
@@ -222,19 +224,21 @@ def _of_subscription(
     *arguments: str,
     body: object = None,
 ) -> Action:
-    """Return a call about a subscription. `rest`: the part of the path behind the subscription; `arguments`: further
+    """Build an action on a subscription. `rest`: the part of the REST path after the subscription. `arguments`: further
     arguments of the command.
     """
     options = [each for each in arguments if each.startswith("-")]
     names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
-    # The command line accepts a name that begins with `-` only behind `--`.
+    # The command line accepts a name that begins with `-` only after `--`.
     words = [*options, "--", *names] if subscription.name.startswith("-") else [*names, *options]
     path = subscription_path(subscription) + rest
     return Action(severity, text, method, path, _command(command, *words), body)
 
 
 def _set_policy(severity: Severity, topic: TopicName, policy: str, body: object, text: str, kind: str) -> Action:
-    """Policies are set on the partitioned topic and apply to all partitions."""
+    """Build an action that sets a policy, for a partition on its partitioned topic, where it applies to all
+    partitions.
+    """
     whole = _whole(topic)
     query = f"?{policy}Type={kind}" if kind else ""
     command = _command("policies", "set", str(whole), policy, _json(body), *(["--type", kind] if kind else []))
@@ -255,7 +259,7 @@ def _json(body: object) -> str:
 
 
 def _option(name: str, value: str) -> str:
-    """Return option and value as one word, so that a value that begins with `-` is not parsed as an option."""
+    """Return `--name=value` as one word, so that a value that begins with `-` is not parsed as an option."""
     return f"{name}={value}"
 
 

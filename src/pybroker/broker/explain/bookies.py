@@ -1,6 +1,7 @@
-"""Findings about bookies: entries, ledgers, acknowledgements and loads of topics that wait for them.
+"""Findings about bookies: entries, ledgers, acknowledgements and topic loads that wait for a bookie.
 
-All read the condition of the bookies that the ledger store keeps (`ledgers/bookie_report.py`); nothing asks a bookie.
+The rules read the bookie states that the ledger store has recorded (`ledgers/bookie_report.py`) and send no requests to
+bookies.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _SHOWN = 3
 
 
 def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
-    """Return why no ledger can be created, or which bookies cannot be used; nothing for other stores."""
+    """Return why the broker cannot create ledgers, or which bookies are unusable. Empty for stores other than
+    BookKeeper.
+    """
     report = store.bookies()
     if report is None or (report.refusal is None and not report.unusable):
         return []
@@ -33,7 +36,7 @@ def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
     return [
         Finding(
             Code.BOOKIES_NOT_USABLE,
-            f"{text}: {_names(report.unusable, clock)}. Enough others are writable.",
+            f"{text}: {_names(report.unusable, clock)}. Enough other bookies are writable.",
             waits=False,
             since_ms=_since_ms(report.unusable),
             evidence=_evidence(report.unusable),
@@ -42,7 +45,7 @@ def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
 
 
 def of_stored_topic(topic: Topic) -> list[Finding]:
-    """Return why entries of a topic wait for bookies."""
+    """Return why entries of a loaded topic wait for bookies."""
     ledger, clock = topic.ledger, topic.runtime.clock
     store = topic.broker_context.ledgers.store
     report = store.bookies()
@@ -93,7 +96,9 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
 
 
 def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: str, clock: Clock) -> list[Finding]:
-    """Return the bookies that the load of a topic may need. `failure`: the error of the last load, if it failed."""
+    """Return the unusable bookies that loading the topic may require. `failure`: the error of the last load; empty if
+    that load did not fail.
+    """
     if report is None or (report.refusal is None and not report.unusable):
         return []
     error = f" ({failure.rstrip('.')})" if failure else ""
@@ -150,7 +155,9 @@ def _too_few(text: str, report: BookiesReport, clock: Clock, pending_entries: in
 
 
 def _among(report: BookiesReport, ensemble: Collection[str]) -> list[BookieReport]:
-    """Return the bookies of an ensemble that do not take entries. A quarantined one does."""
+    """Return the bookies of an ensemble that accept no entries. A quarantined bookie still accepts entries of its
+    existing ledgers.
+    """
     return [
         each
         for each in report.unusable
@@ -168,7 +175,6 @@ def _names(bookies: list[BookieReport], clock: Clock) -> str:
 
 
 def _since_ms(bookies: list[BookieReport]) -> int | None:
-    """Return when the last of these bookies became unusable: the wait began then or later."""
     return max((each.since_ms for each in bookies if each.since_ms is not None), default=None)
 
 

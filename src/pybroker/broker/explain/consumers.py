@@ -1,4 +1,4 @@
-"""Why a consumer receives no more messages, and the messages that it has not acknowledged."""
+"""Findings about a consumer: why it receives no more messages, and which messages it has not acknowledged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.dispatch.views import ChunkOrderView
 
 IDS_LISTED = 5
-"""The maximum number of message ids that are listed for one consumer, or for one key."""
+"""Maximum number of listed message ids per consumer or key."""
 
 _CODES = {
     BlockedReason.NO_PERMITS: Code.NO_PERMITS,
@@ -34,12 +34,14 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def reference(consumer: Consumer) -> dict[str, Any]:
-    """The consumer's name, and the id and address that distinguish consumers of the same name."""
+    """Return the consumer's name, plus the id and address that distinguish consumers with the same name."""
     return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
 
 
 def described(consumer: Consumer) -> dict[str, Any]:
-    """Return the state of a consumer. Times are in milliseconds since 1970, None for events that have not happened."""
+    """Return the consumer's state for the response. Times are in milliseconds since 1970; None for events that have not
+    happened.
+    """
     subscription, peer = cast("Subscription", consumer.subscription), consumer.peer
     snapshot = consumer_snapshot(consumer)
     counters = snapshot.counters
@@ -63,7 +65,9 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Like `described`, with pauses, because the search for the oldest unacknowledged entry may take long."""
+    """Describe each consumer, with pauses for the event loop, because finding the oldest unacknowledged entry may take
+    long.
+    """
     shown = []
     for each in consumers:
         shown.append(described(each))
@@ -72,17 +76,18 @@ def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[d
 
 
 def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
-    """Return the consumers that chunks wait for because they have other chunks of the same message, and the number of
-    listed chunks.
+    """Return the consumers that must receive waiting chunks because they hold other chunks of the same message, each
+    with the number of its waiting chunks.
     """
     return {**dict.fromkeys(chunk_order.parked_chunks, 1), **chunk_order.bound_entries()}
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
-    """Return the consumers that cannot receive entries that only they may receive, each with the number of these
+    """Return the consumers that block entries which no other consumer may receive, each with the number of these
     entries.
 
-    `waits_for`: the entries that only one consumer may receive. If no consumer can receive anything, all are returned.
+    `waits_for`: number of entries that only one consumer may receive. If no consumer can receive entries, all consumers
+    are returned.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -177,22 +182,22 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Return when the condition `code` of `consumer` began.
+    """Return when the condition `code` of `consumer` began, in milliseconds since 1970.
 
-    For a connection that the client does not read, the connection has recorded it. The other conditions began with the
-    last delivery, which used the last permits or reached the limit.
+    The connection records since when its client does not read. All other conditions began with the last delivery, which
+    used the last permit or reached the limit.
     """
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
 
 
-# --- silent ones -----------------------------------------------------------------------------------------------------
+# --- silent consumers ------------------------------------------------------------------------------------------------
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return when the consumer last acknowledged or requested messages, if it has unacknowledged messages and this was
-    longer ago than `explainSilentConsumerMs`; else None.
+    """Return when the consumer last acknowledged or requested messages. None if it has no unacknowledged messages, or
+    was active within `explainSilentConsumerMs`.
     """
     silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
@@ -213,8 +218,10 @@ def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
 
 
 def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
-    """Report all silent consumers of `candidates` in one finding. It counts as blocking while the subscription has a
-    backlog, because no other consumer receives the messages of a silent one.
+    """Report all silent consumers among `candidates` in one finding.
+
+    The finding is blocking if the subscription has a backlog, because no other consumer receives the messages of a
+    silent consumer.
     """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
@@ -262,7 +269,7 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
 
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return the delivery time of the oldest unacknowledged entry of the consumer; None without one."""
+    """Return when the consumer's oldest unacknowledged entry was delivered, or None if there is none."""
     if (individual := subscription.individual) is not None:
         return individual.pending.oldest_delivered_ms(consumer.state)
     if (in_order := subscription.in_order) is not None and _holds_something(subscription, consumer):
@@ -271,7 +278,7 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """Report the unacknowledged messages of a consumer, which is no problem by itself."""
+    """Report the unacknowledged messages of a consumer, which are not a problem by themselves."""
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []

@@ -1,6 +1,6 @@
-"""Findings about keys of a Key_Shared subscription: blocked keys and the consumers that block them.
+"""Findings about blocked keys of a Key_Shared subscription, and the consumers that block them.
 
-Blocked entries are grouped by hash, which several keys may share.
+Blocked entries are grouped by key hash. Several keys may share a hash.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class WaitingHash(NamedTuple):
-    """The waiting entries of one hash that no consumer may receive: listed entries, whether there are more, and since
-    when.
+    """Waiting entries of one hash: how many are listed, whether more are parked, and the start of the wait
+    (milliseconds since 1970).
     """
 
     sticky_hash: int
@@ -37,11 +37,11 @@ class WaitingHash(NamedTuple):
 
 
 class HeldBack:
-    """The blocked entries of a Key_Shared subscription, by cause."""
+    """Blocked entries of a Key_Shared subscription, grouped by cause."""
 
     def __init__(self) -> None:
         self.for_consumers: Counter[ConsumerState] = Counter()
-        """Listed entries of consumers that cannot receive them, and one for parked entries."""
+        """Number of blocked entries per consumer that cannot receive them. Parked entries of a hash count as one."""
         self.newcomers: Counter[ConsumerState] = Counter()
         self.draining: list[WaitingHash] = []
         self.without_owner: list[WaitingHash] = []
@@ -57,7 +57,11 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the entries that these consumers block or are to receive, and all entries that wait for one consumer each."""
+        """Return the blocked entries that concern these consumers: as the new owner of a hash, or as its previous
+        consumer.
+
+        Entries that wait for their assigned consumer to have capacity are included for all consumers.
+        """
         found = HeldBack()
         found.for_consumers = self.for_consumers
         found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
@@ -90,7 +94,9 @@ def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[Non
 def of_hashes(
     subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
-    """Report draining hashes, hashes without an owner, and new consumers that wait (classic mode)."""
+    """Report draining hashes, hashes without an owner, and (in classic mode) new consumers that wait for older
+    deliveries.
+    """
     findings: list[Finding] = []
     if found.draining:
         findings += yield from _of_draining(subscription, key_order, found.draining)
@@ -162,7 +168,7 @@ def _of_draining(
 
 
 def _blocked(row: Mapping[str, Any], hashes: int) -> str:
-    """Name the blocked keys of a hash as far as the broker knows them: several keys can have one hash."""
+    """Return a text that lists the blocked keys of a hash as far as they are known. Several keys can share a hash."""
     if hashes > 1:
         return f"Keys of {hashes:,} hashes are blocked"
     keys = [key_text(each) for each in row.get("keys", ())]
@@ -232,7 +238,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
 def held_ids(
     pending: PendingAcks, hashes: Mapping[int, ConsumerState]
 ) -> Generator[None, None, dict[int, list[Position]]]:
-    """Return the first few unacknowledged entries of each of these hashes at its consumer."""
+    """Return the first few unacknowledged positions of each hash at its consumer."""
     ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
     looked_at = 0
     for consumer in set(hashes.values()):

@@ -1,8 +1,8 @@
-"""The keys of blocked hashes that the broker has in memory.
+"""Key texts of blocked hashes, as far as the broker has them in memory.
 
-The dispatcher knows hashes, not keys. A key is read from a waiting or unacknowledged entry of the hash that is in the
-cache or the write buffer; nothing is read from the disk. MAX_ENTRIES and MAX_BYTES limit the work of a request. Keys of
-a hash beyond MAX_KEYS are counted, not listed.
+The dispatcher knows only hashes. The keys come from waiting or unacknowledged entries that are in the cache or the
+write buffer; the disk is not read. MAX_ENTRIES and MAX_BYTES limit the work per request. If a hash has more than
+MAX_KEYS keys, the rest is counted but not listed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 MAX_KEYS = 20
-"""Keys listed for one hash."""
+"""Maximum number of listed keys per hash."""
 MAX_KEY_BYTES = 256
-"""Longer keys are cut."""
+"""Longer keys are truncated."""
 MAX_ENTRIES_OF_HASH = 200
-"""Entries examined for one hash."""
+"""Maximum number of examined entries per hash."""
 MAX_ENTRIES = 2000
-"""Entries examined for one request."""
+"""Maximum number of examined entries per request."""
 MAX_BYTES = 32 << 20
-"""Bytes of the entries examined for one request."""
+"""Maximum size in bytes of the examined entries per request."""
 
 
 def known_keys(
     ledger: ManagedLedger, key_order: KeyOrderView, held: Mapping[int, Iterable[Position]]
 ) -> Generator[None, None, dict[int, dict[str, Any]]]:
-    """Return evidence with the known keys of each hash. `held`: some unacknowledged positions of each hash."""
+    """Return, for each hash, evidence that lists its known keys. `held`: some unacknowledged positions of each hash."""
     found: dict[int, dict[str, Any]] = {}
     entries = size_bytes = 0
     for sticky_hash, of_consumer in held.items():
@@ -59,7 +59,7 @@ def known_keys(
 
 
 def _waiting(key_order: KeyOrderView, sticky_hash: int) -> Iterable[Position]:
-    """Return the waiting positions of the hash while no consumer may receive them, and the first parked one."""
+    """Return the positions of the hash that wait in the dispatcher's list, and its first parked position."""
     listed = key_order.waiting.waiting.get(sticky_hash)
     if listed is not None and listed.parked is not None:
         yield from listed.parked
@@ -75,7 +75,9 @@ def _in_memory(ledger: ManagedLedger, position: Position) -> bytes | None:
 
 
 def key_evidence(key: bytes) -> dict[str, Any]:
-    """Return the key as text, or in Base64 if it is not UTF-8. `sizeBytes` is the size of a key that is cut."""
+    """Return the key as text, or as Base64 if it is not UTF-8. A long key is truncated, and `sizeBytes` gives its full
+    size.
+    """
     shown = key[:MAX_KEY_BYTES]
     cut: dict[str, Any] = {}
     if len(key) > MAX_KEY_BYTES:

@@ -1,4 +1,4 @@
-"""Findings about the membership of this broker in its cluster, which concern all of its topics."""
+"""Findings about this broker's membership in its cluster, which concern all topics of the broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pybroker.cluster.membership.membership_report import MembershipReport
 from pybroker.model.findings import Code, Finding
 
 MAX_NAMED = 5
-"""Unusable registrations that the evidence names."""
+"""Maximum number of listed unusable registrations."""
 
 
 def explain_membership(report: MembershipReport | None) -> list[Finding]:
-    """Return what is wrong; `report` is None for a broker that is alone."""
+    """Return the problems of the membership. `report` is None for a standalone broker."""
     if report is None:
         return []
     findings = []

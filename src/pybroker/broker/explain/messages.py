@@ -1,12 +1,11 @@
-"""Findings about one message: the consumer that has it, the reason why it waits, or the reason why it is never
-delivered.
+"""Findings about one message: which consumer has it, why it waits, or why it is never delivered.
 
-Each rule recognizes one state of a message, and the first rule that applies decides. The order matters, because a state
-excludes the states of all later rules. Reasons that block the whole subscription, consumer or key come from other
-modules.
+Each rule recognizes one state of a message, and the first rule that applies decides. The order of the rules matters:
+each rule relies on the states that earlier rules exclude. Findings about a blocked subscription, consumer or key come
+from other modules.
 
-Rules do no IO. A rule that needs the stored entry, or needs to know whether the compacted view contains it, returns a
-`Want`. The caller reads that and calls all rules again, because the state may have changed.
+The rules do no IO. A rule that needs the stored entry, or needs to know whether the compacted view contains the entry,
+returns a `Want`. The caller performs that read and then calls all rules again, because the state may have changed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Want(Enum):
-    """Data that the caller must read before there is an answer."""
+    """Data that the caller must read before the rules can decide."""
 
     ENTRY = "the entry as it is stored"
     VIEW = "whether the compacted view has it"
@@ -49,18 +48,18 @@ class Want(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """The result of a read of the entry: the entry, or the reason for the failure."""
+    """Result of reading the entry: the entry, or the error."""
 
     payload: bytes | None
     message_count: int = 0
     problem: str = ""
     is_damaged: bool = False
-    """It will never be read."""
+    """True if the entry is permanently unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionSeen:
-    """What a coordinator knows about an open transaction; times are in milliseconds since 1970."""
+    """State of an open transaction at its coordinator. Times are in milliseconds since 1970."""
 
     opened_ms: int
     timeout_ms: int
@@ -69,7 +68,7 @@ class TransactionSeen:
 
 @dataclass(slots=True)
 class LookedUp:
-    """The results of the reads so far."""
+    """Results of the reads so far; None for data that was not read yet."""
 
     entry: StoredEntry | None = None
     is_in_view: bool | None = None
@@ -77,8 +76,8 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The finding about the message, and the further rules to apply: about its consumer, its key's hash, or the
-    subscription.
+    """Findings about the message, and the further rules that the caller must apply: to its consumer, its key hash, or
+    the whole subscription.
     """
 
     findings: list[Finding]
@@ -88,7 +87,7 @@ class Reasons:
 
 
 class MessageQuestion:
-    """A request about one message."""
+    """One `explain` request about a message."""
 
     def __init__(
         self, topic: Topic, subscription: Subscription, position: Position, batch_index: int | None = None
@@ -99,7 +98,7 @@ class MessageQuestion:
         self.batch_index = batch_index
         self.known = LookedUp()
         self.transaction_of: Callable[[TxnId], TransactionSeen | None] = _unknown
-        """Returns the coordinator's knowledge of a transaction, if the coordinator is available."""
+        """Returns the state of a transaction at its coordinator; None if the coordinator is not available."""
 
     @property
     def message_id(self) -> str:
@@ -115,7 +114,9 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the entry does not exist; None if the topic, or the compacted view of this subscription, has it."""
+    """Report that the message does not exist. Return None if the topic, or the compacted view of this subscription,
+    contains it.
+    """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
         return None
@@ -141,13 +142,14 @@ def absence(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
-    """Return whether the entry is being appended and not durable yet."""
     end = ledger.ledgers.entry_count_of(position.ledger_id)
     return position.ledger_id == ledger.current_ledger_id and end <= position.entry_id < end + ledger.pending_entries
 
 
 def replacement(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that consumers that read compacted receive a later message instead; None if they receive this one."""
+    """Report that compaction removed the message, so that consumers with `readCompacted` do not receive it. Return None
+    if they do.
+    """
     if not _may_be_in_view(asked):
         return None
     if asked.known.is_in_view is None:
@@ -177,7 +179,7 @@ def compacted_away(asked: MessageQuestion) -> Finding:
 
 
 def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
-    """Report that the message's ledger was trimmed, as far as the broker has a record of it; else None."""
+    """Report that the message's ledger was trimmed. Return None if the broker has no record of the trimmed ledger."""
     ledger_id, entry_id = asked.position
     gone, evidence = ledger.document.gone, _what_there_is(ledger)
     if entry_id < 0 or ledger.ledgers.has_ledger(ledger_id):
@@ -220,7 +222,7 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
             else "the topic is empty"
         )
     elif trimmed is not None:
-        why = f"ledger {ledger_id}, which is gone, had {counted(trimmed, 'entry', 'entries')}"
+        why = f"ledger {ledger_id}, which was deleted, had {counted(trimmed, 'entry', 'entries')}"
     else:
         why = f"ledger {ledger_id} does not belong to the topic: the id is of another topic, or the ledger was empty"
     return Finding(
@@ -250,9 +252,9 @@ def _what_there_is(ledger: ManagedLedger) -> dict[str, Any]:
 
 
 LISTED_INDEXES = 100
-"""How many messages of a batch a finding names."""
+"""Maximum number of batch indexes in a finding."""
 MAX_BATCH_INDEX = 1 << 24
-"""No batch is as large. A request costs this many bits."""
+"""Limit of the batch index in a request, larger than any batch. A request allocates up to this many bits."""
 
 
 def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
@@ -269,7 +271,7 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report markers and messages of aborted transactions. Only the stored entry distinguishes them."""
+    """Report a marker, or a message of an aborted transaction. The stored entry is needed to distinguish them."""
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None
     if asked.known.entry is None:
@@ -354,7 +356,6 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report why consumers never receive this acknowledged entry: it is a marker, or the current filters reject it."""
     subscription, position = asked.subscription, asked.position
     filters = subscription.filters
     may_be_marker = subscription.kinds.may_hold_markers(*position)
@@ -399,8 +400,8 @@ def acknowledged_in_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _unacked_of_batch(asked: MessageQuestion) -> int | None:
-    """Return the unacknowledged messages of the batch as bits; None if the batch is completely unacknowledged or no
-    batch.
+    """Return a bitmap of the unacknowledged messages of the batch. None if no message is acknowledged, or if the entry
+    is no batch.
     """
     words = asked.subscription.cursor.state.ack_set_of(*asked.position)
     return None if words is None else ack_set.from_words(words)
@@ -507,7 +508,7 @@ def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str,
 
 
 LISTED_PARTS = 100
-"""How many parts of a larger message a finding names."""
+"""Maximum number of listed chunks of a large message."""
 
 
 def held_by_consumer(asked: MessageQuestion) -> Reasons | Want | None:
@@ -632,7 +633,7 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a damaged entry. The entry is only read if reads of the subscription fail."""
+    """Report a damaged entry. The entry is read only if reads of the subscription fail."""
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
@@ -798,8 +799,8 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
 
 
 def passed(asked: MessageQuestion) -> Reasons:
-    """Report that the entry was read, but no consumer has it and no list contains it: it is being read again, or
-    deferred.
+    """Report an entry that was read but is neither held by a consumer nor listed as waiting: it is being read again, or
+    deferred by a filter.
     """
     subscription = asked.subscription
     filters = subscription.filters
@@ -828,7 +829,7 @@ def _nth(number: int) -> str:
 
 
 def explain_message(asked: MessageQuestion) -> Reasons | Want:
-    """Return the state of the message, or the data that must be read first."""
+    """Apply the rules in order. Return the findings, or the data that must be read first."""
     rules: tuple[Callable[[MessageQuestion], Reasons | Want | None], ...] = (
         absence,
         out_of_batch,

@@ -1,4 +1,7 @@
-"""Finding about a topic whose bundle this broker does not serve, and that no redirect leads to its owner."""
+"""Finding about a topic in a bundle that this broker does not serve.
+
+Used if the request cannot be redirected to the owner of the bundle.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pybroker.model.names import TopicName
 
 
 def explain_not_served(topic: TopicName, bundle: str, broker_id: str, reason: str) -> Finding:
-    """`reason`: why no owner can be named, as a clause or sentence."""
+    """Report the bundle that this broker does not serve. `reason`: a clause or sentence on why no owner is known."""
     return Finding(
         Code.BUNDLE_NOT_SERVED,
         f"Topic {topic} belongs to namespace bundle {bundle}, which broker {broker_id} does not serve now: {reason}.",

@@ -1,4 +1,4 @@
-"""Findings about a producer, by name: why it is refused, waits, or fails."""
+"""Findings about a producer name: why its connection attempts are rejected, or its messages wait or fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN_LIVE = {
     ProducerBlockedQuotaExceededException: Code.BACKLOG_QUOTA,
     TopicTerminatedError: Code.TOPIC_TERMINATED,
 }
-"""Refusals with a reason that can be checked now, if it still holds."""
+"""Errors whose cause can be checked now, with the finding that reports the cause if it still holds."""
 _OF_EVERYBODY = {
     Code.METADATA_UNREACHABLE,
     Code.COMPACTION_RUNNING,
@@ -47,15 +47,15 @@ _OF_EVERYBODY = {
     Code.TOPIC_TERMINATED,
     Code.PUBLISH_RATE,
 }
-"""Findings of a topic that say nothing of one producer, or are said of it in its own words."""
+"""Findings about a topic that do not concern a producer, or that the rules of this module report themselves."""
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings, the first one to solve first; empty without a problem."""
+    """Return the findings, most urgent first; empty without a problem. `quota`: the topic's exceeded backlog quota."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
-        # A quota refuses new producers. Connected ones continue until the next check disconnects them.
+        # A quota refuses new producers. Connected producers continue until the next check disconnects them.
         findings = [each for each in findings if each.code is not Code.BACKLOG_QUOTA]
         findings += _attached(topic, present)
         return ordered(findings + _not_heard(present, findings) + _messages_refused(topic, name))
@@ -90,7 +90,7 @@ def _who(producer: Producer) -> dict[str, Any]:
     }
 
 
-# --- not there ---------------------------------------------------------------------------------------------------------
+# --- producers that are not connected ----------------------------------------------------------------------------------
 
 
 def _waits(topic: TopicBase, producer: Producer) -> Finding:
@@ -178,7 +178,7 @@ def _messages_refused(topic: TopicBase, name: str) -> list[Finding]:
     return findings
 
 
-# --- there -------------------------------------------------------------------------------------------------------------
+# --- connected producers -----------------------------------------------------------------------------------------------
 
 
 def _attached(topic: TopicBase, producer: Producer) -> list[Finding]:
@@ -227,7 +227,6 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
 
 
 def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that a message of the producer, or of another producer on the same connection, waits for a limit."""
     client = throttled_client(producer.peer, topic.broker_context)
     if client is None:
         return []
@@ -259,7 +258,6 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
-    """Report that the broker does not read from the client, because too many bytes wait to be stored."""
     waits_since_ms = producer.peer.memory_waits.publishes_since_ms
     if waits_since_ms is None:
         return []

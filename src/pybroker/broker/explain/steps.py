@@ -1,4 +1,4 @@
-"""Common functions of the rules: times and numbers in sentences, and lengths of lists."""
+"""Helpers of the rules: times and numbers in sentences, and maximum lengths of lists."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 Steps = Generator[None, None, list[Finding]]
-"""Findings under construction. The caller yields to the event loop at each pause."""
+"""Generator that returns findings. The caller yields to the event loop at each pause."""
 
 LISTED = 10
-"""How many of a kind a finding names; it says how many more there are."""
+"""Maximum length of a list in a finding, which also gives the number of omitted elements."""
 PIECE = 200
-"""The number of objects between two pauses."""
+"""Number of objects that are processed between two pauses."""
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
@@ -25,12 +25,14 @@ def wall_ms(monotonic_ms: float, clock: Clock) -> int:
 
 
 def for_long(since_ms: int | None, clock: Clock) -> str:
-    """Return ` for 3.2 s` (with a leading space) for the time since `since_ms`; empty if it is unknown."""
+    """Return the time since `since_ms` as text with a leading space, such as ` for 3.2 s`; empty if `since_ms` is
+    None.
+    """
     return "" if since_ms is None else f" for {duration(max(0, clock.wall_ms() - since_ms))}"
 
 
 def duration(milliseconds: float) -> str:
-    """Return the duration in one unit: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
+    """Format a duration with one unit: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
     seconds = milliseconds / 1000
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -44,18 +46,18 @@ def duration(milliseconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return `1 message` or `2,000 messages`."""
+    """Format a number with its noun: `1 message`, `2,000 messages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def names(of: Sequence[str]) -> str:
-    """Return at most three names, and the number of the others."""
+    """Return at most three names as text, followed by the number of omitted names."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
 
 
 NAME_LENGTH = 60
-"""Longer keys are cut in sentences; the evidence has more of them."""
+"""Longer keys are truncated in sentences. The evidence contains up to `MAX_KEY_BYTES`."""
 
 
 def cut(text: str) -> str:

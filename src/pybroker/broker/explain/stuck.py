@@ -1,4 +1,7 @@
-"""A summary of a stuck topic for lists of many topics. It uses the same rules as `explain` of one topic."""
+"""One-line summaries of stuck topics, for lists of many topics.
+
+The rules are the same as for `explain` of one topic.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ class StuckTopic(NamedTuple):
     subscriptions: int
     """Number of stuck subscriptions."""
     subscription: str | None
-    """The subscription of the finding: the stuck one with the largest backlog. None if the topic itself is stuck."""
+    """The stuck subscription with the largest backlog, which the finding concerns. None if the topic itself is stuck."""
     backlog_entries: int
     finding: Finding
 
 
 def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, None, StuckTopic | None]:
-    """Return the summary of a loaded topic; None if it is not stuck. `quota` is its exceeded backlog quota."""
+    """Return the summary of a loaded topic, or None if the topic is not stuck. `quota`: its exceeded backlog quota."""
     of_topic = explain_topic(topic, quota)
     if topic.producers:
         of_topic += yield from throttled_by_other_topics(topic)
@@ -58,14 +61,14 @@ def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, Non
 
 
 def _is_at_rest(subscription: Subscription) -> bool:
-    """Return whether all messages are acknowledged, so nothing can wait. A compacted view may also deliver acknowledged
-    messages.
+    """Return whether all messages are acknowledged, so that no message can wait. A compacted view may deliver
+    acknowledged messages, so it is never at rest.
     """
     return not subscription.backlog_entries and subscription.reads.compacted is None
 
 
 def worst_first(found: Iterable[StuckTopic]) -> list[StuckTopic]:
-    """Sort: blocked topics first, then by backlog, then by the duration of the wait."""
+    """Sort: blocked topics first, then by backlog, then by duration of the stall."""
     return sorted(
         found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding.since_ms or 0, each.topic)
     )

@@ -1,7 +1,6 @@
-"""Findings about a whole subscription: its waiting entries, the reasons that stop all of them, transactions, delays,
-and chunks.
+"""Findings about a whole subscription: number of waiting entries, blocked reasons, transactions, delays, and chunks.
 
-The number of waiting entries is computed without reads and is approximate; whether there are any is exact.
+The number of waiting entries is computed without reads and is approximate. Whether entries wait at all is exact.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """The waiting entries. `entries`: the approximate number, at least 1 if there are any."""
+    """Entries that wait for delivery. `entries`: approximate number, at least 1 if entries wait."""
 
     entries: int
     has_unread: bool
-    """The cursor has more."""
+    """The cursor has entries to read."""
     is_listed: bool
-    """Something was read, or given back, or is due, and waits to be sent."""
+    """Entries that were read, returned to the dispatcher, or became due wait to be sent."""
     deferred: int
-    """By an entry filter, until it is asked again."""
+    """Number of entries that an entry filter deferred."""
 
     def __bool__(self) -> bool:
         return self.entries > 0
@@ -51,10 +50,10 @@ class Waiting(NamedTuple):
 
 
 class BehindTransaction(NamedTuple):
-    """The number of entries from the first message of the oldest open transaction on."""
+    """Number of entries from the first message of the oldest open transaction on."""
 
     of_others: int
-    """Messages that could be delivered but for it."""
+    """Entries that only the open transaction blocks."""
     of_transactions: int
 
 
@@ -82,7 +81,7 @@ def waiting_of(subscription: Subscription) -> Waiting:
 
 
 def behind_transaction(topic: Topic) -> BehindTransaction | None:
-    """Return the entries behind open transactions of the topic; None without an open transaction."""
+    """Return the number of entries that open transactions of the topic block; None without an open transaction."""
     buffer, read_limit = topic.transactions.buffer, topic.ledger.read_limit
     if buffer is None or not buffer.open or read_limit.limit is None:
         return None
@@ -98,8 +97,8 @@ def behind_transaction(topic: Topic) -> BehindTransaction | None:
 
 
 def _undelivered(subscription: Subscription) -> int:
-    """Return the number of unacknowledged entries that readers may see; with one active consumer, of those not sent
-    to it.
+    """Return the number of unacknowledged, readable entries. For types with one active consumer, exclude entries that
+    were already sent to it.
     """
     cursor = subscription.cursor
     ledgers, read_limit = cursor.ledger.ledgers, cursor.ledger.read_limit
@@ -118,7 +117,6 @@ def _undelivered(subscription: Subscription) -> int:
 
 
 def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of individually acknowledged entries at or after `start`."""
     if not cursor.state.has_holes:
         return 0
     return sum(
@@ -129,8 +127,8 @@ def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of unacknowledged entries from `start` to the first open transaction that consumers never
-    receive.
+    """Return the number of unacknowledged entries that consumers never receive, from `start` to the first open
+    transaction.
     """
     read_limit, hidden = cursor.ledger.read_limit, 0
     for ledger_id, bitmap in read_limit.hidden.items():
@@ -148,12 +146,11 @@ def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _from(bitmap: BitMap, entry_id: int) -> int:
-    """Return the number of bits at or after `entry_id`."""
     return len(bitmap) if entry_id <= 0 else len(bitmap) - int(bitmap.rank(entry_id - 1))
 
 
 SLOW_READ_MS = 1000
-"""A read that takes so long is worth a word."""
+"""A read that takes longer is reported as a finding."""
 STOP_ALL = {
     Code.READ_FAILED,
     Code.UNACKED_LIMIT_BROKER,
@@ -163,7 +160,7 @@ STOP_ALL = {
     Code.MEMORY_BUDGET,
     Code.CURSOR_STATE_TOO_LARGE,
 }
-"""While one of these is found, consumers do not matter."""
+"""Findings that stop the whole subscription, so its consumers are not examined."""
 
 
 def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
@@ -409,7 +406,9 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
 
 
 def _raised_rates(subscription: Subscription, used_up: Sequence[tuple[DispatchRateLimit, str]]) -> list[Action]:
-    """Return an action for each exceeded limit, because each of them stops the subscription."""
+    """Return one action per exhausted limit that raises its rate, because each of these limits stops the
+    subscription.
+    """
     suggested: dict[str, Action] = {}
     for limit, unit in used_up:
         rate = limit.rate
@@ -492,9 +491,10 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
 
 
 def transaction_open(topic: Topic) -> list[Finding]:
-    """Report the oldest open transaction of the topic, which blocks the delivery of all messages behind its first one.
+    """Report the topic's oldest open transaction, which blocks all messages after its first message.
 
-    A transaction that is or may be committed has its own finding: it cannot be aborted, and the only remedy is to wait.
+    A transaction that is or may be committed has a finding of its own: it cannot be aborted, so the only remedy is to
+    wait.
     """
     behind, buffer = behind_transaction(topic), topic.transactions.buffer
     if behind is None or buffer is None:
@@ -561,7 +561,9 @@ def delayed(subscription: Subscription) -> list[Finding]:
 
 
 def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Finding]]:
-    """Report chunked messages that a consumer has received in part, although the topic has no more of their chunks."""
+    """Report incomplete chunked messages: a consumer has received some chunks, but the topic does not contain the
+    remaining chunks.
+    """
     individual = subscription.individual
     if individual is None:
         return []

@@ -1,8 +1,7 @@
-"""Findings about a subscription, or about one of its consumers or keys, and about subscriptions of non-persistent
-topics.
+"""Findings about a subscription, about one of its consumers or keys, and about subscriptions of non-persistent topics.
 
-A reason that stops the whole subscription makes those of its consumers irrelevant. Otherwise the rules report the
-consumers that cannot receive their waiting entries, and the blocked keys.
+If the whole subscription is blocked, consumers and keys are not examined. Otherwise the rules report the consumers that
+cannot receive their waiting entries, and the blocked keys.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
-    """Return the findings, the first one to solve first; empty without a problem."""
+    """Return the findings about a subscription, most urgent first; empty without a problem."""
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic) + bookies.of_cursor(topic, subscription)
     if waiting:
@@ -66,7 +65,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
 
 HASHES_PER_PIECE = 2000
 SAME_NAME = 20
-"""The maximum number of consumers of one name that are examined. Clients choose the names, which need not be unique."""
+"""Maximum number of examined consumers with one name. Clients choose the names, so a name need not be unique."""
 
 
 def named(subscription: Subscription, name: str) -> list[Consumer]:
@@ -105,7 +104,7 @@ def consumers_named(subscription: Subscription, name: str) -> Generator[None, No
 
 
 def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Steps:
-    """Return the reasons why the consumers of that name receive no messages, and why they block others."""
+    """Return why the consumers with this name receive no messages, and why they block other consumers."""
     waiting = waiting_of(subscription)
     mine = named(subscription, name)[:SAME_NAME]
     found = subscription_state.transaction_open(topic)
@@ -164,9 +163,9 @@ def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
 
 
 def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | None) -> Steps:
-    """Return the reasons that block messages of a key. `sticky_hash` is None for types that do not use keys.
+    """Return why messages of a key wait. `sticky_hash` is None for subscription types that do not use keys.
 
-    The keys of unread entries are unknown, so the reasons that stop the whole subscription are included.
+    The keys of unread entries are unknown, so findings about the whole subscription are included.
     """
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic) + subscription_state.delayed(subscription)

@@ -1,7 +1,6 @@
-"""Findings about a topic: its state, its quotas, and the publish rates that delay its producers.
+"""Findings about a topic: its state, its quotas, and publish rates that delay its producers.
 
-A message over a publish rate blocks the whole connection of its client, including producers and consumers of other
-topics.
+A message that exceeds a publish rate blocks its whole connection, including producers and consumers of other topics.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RateOwner(NamedTuple):
-    """The scope of a publish rate (broker, resource group or topic) as text and as evidence, and actions that raise the
+    """Owner of a publish rate (broker, resource group or topic), as text and as evidence, with actions that raise the
     rate.
     """
 
@@ -45,16 +44,16 @@ class RateOwner(NamedTuple):
 
 
 class ThrottledClient(NamedTuple):
-    """A client that the broker does not read from, because a message of one of its producers must wait."""
+    """A client from which the broker does not read, because a message of one of its producers must wait."""
 
     by: ThrottledPublish
     since_ms: int | None
     owner: RateOwner | None
-    """None if no rate is exceeded, but the topic takes no messages yet."""
+    """Owner of the exceeded rate. None if no rate is exceeded, but the topic does not accept messages yet."""
 
     @property
     def reason(self) -> str:
-        """Return the reason as a clause that begins with `its producer`."""
+        """Return the reason as a clause that begins with "its producer"."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"
@@ -111,7 +110,7 @@ def _shown(rate: PublishRate) -> str:
 
 
 def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClient | None:
-    """Return the client and the message that it waits for; None if it does not wait."""
+    """Return the client and the message that must wait, or None if the client is not throttled."""
     by = peer.throttled_by
     if by is None:
         return None
@@ -143,8 +142,9 @@ def used_up_rates(topic: TopicBase) -> list[Finding]:
 
 
 def throttled_by_other_topics(topic: TopicBase) -> Steps:
-    """Report, in one finding, producers of this topic that wait because their client publishes too much to another
-    topic."""
+    """Report, in one finding, producers of this topic that wait because their client exceeds a publish rate on another
+    topic.
+    """
     found: list[tuple[Producer, ThrottledClient]] = []
     for index, producer in enumerate(list(topic.producers.values())):
         by = producer.peer.throttled_by
@@ -180,7 +180,7 @@ def throttled_by_other_topics(topic: TopicBase) -> Steps:
 
 
 REFUSED_LATELY_MS = 120_000
-"""A client that was refused longer ago, and has not come again, has given up: official ones come at least once a minute."""
+"""Rejected clients that have not retried for longer have given up: official clients retry at least once a minute."""
 
 
 SLOW_LOAD_MS = 2_000
@@ -188,9 +188,10 @@ SLOW_LOAD_MS = 2_000
 
 
 class Whereabouts(NamedTuple):
-    """The state of a topic that is not loaded. `has_conflict`: another process has changed its stored data.
-    `failure`: the error of its last load. `metadata`: the session with a shared metadata store. `bookies`: of a ledger
-    store on BookKeeper.
+    """State of a topic that is not loaded.
+
+    `has_conflict`: another process has changed the topic's stored data. `failure`: error of the last load. `metadata`:
+    session with a shared metadata store. `bookies`: state of the bookies, for a ledger store on BookKeeper.
     """
 
     ending: Ending | None = None
@@ -203,7 +204,7 @@ class Whereabouts(NamedTuple):
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
-    """Return the reasons why a topic is not available; nothing if it can be loaded."""
+    """Return why an unloaded topic is not available; empty if it can be loaded."""
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
@@ -286,7 +287,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Explain a loaded topic. `quota`: its exceeded backlog quota, as measured by the caller."""
+    """Return the findings about a loaded topic. `quota`: its exceeded backlog quota, which the caller has measured."""
     findings = _metadata(topic) + _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
@@ -387,7 +388,7 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """Report a terminated topic. `waits`: whether a producer tries to publish."""
+    """Report a terminated topic. `waits`: True if a producer tries to publish."""
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,

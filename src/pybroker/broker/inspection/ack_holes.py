@@ -1,6 +1,6 @@
-"""Acknowledgement gaps of a subscription, and the reasons that keep ledgers from being trimmed.
+"""Acknowledgement gaps of a subscription, and the reasons why ledgers are not trimmed.
 
-Computed from memory, in steps, because clients determine the number of ledgers and cursors.
+Computed from memory in steps with pauses, because clients determine the number of ledgers and cursors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pybroker.model.position import Position
 
 MAX_REASONS = 50
-"""Named cursors and readers, in descending order of kept ledgers."""
+"""Maximum number of listed reasons; the reasons that keep the most bytes come first."""
 _KINDS = {TRANSACTIONS_CURSOR: "transactions", COMPACTION_SUBSCRIPTION: "compaction", "pulsar.dedup": "deduplication"}
 
 
 class AcknowledgedRange(NamedTuple):
-    """Consecutive acknowledged entries behind the mark-delete position, both ends included."""
+    """Consecutive individually deleted entries after the mark-delete position; both ends are inclusive."""
 
     first: Position
     last: Position
@@ -35,7 +35,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A reason that keeps ledgers (a cursor, reader or rule), and the number of ledgers."""
+    """A reason why ledgers are kept (a cursor, a reader, or a rule), with the number and size of these ledgers."""
 
     kind: str
     name: str = ""
@@ -52,7 +52,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Held:
-    """The ledgers that this subscription needs, and all reasons that keep ledgers of the topic."""
+    """The ledgers that this subscription needs, and all reasons why ledgers of the topic are kept."""
 
     ledgers: int = 0
     bytes: int = 0
@@ -67,7 +67,7 @@ def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[Ac
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """Count the ledgers by reason. A ledger counts for each of its reasons."""
+    """Determine for each ledger of the topic why it is kept. A ledger with several reasons counts for each of them."""
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
     now_ms = topic.runtime.clock.monotonic_ms()

@@ -1,6 +1,6 @@
-"""Hashes of a Key_Shared subscription: the consumer of a key, draining hashes, and waiting entries.
+"""Key hashes of a Key_Shared subscription: the consumer of a key, draining hashes, and waiting entries.
 
-Rows are in the order of hashes, so pages are stable while hashes start and stop draining.
+Rows are sorted by hash, so pages stay stable while hashes start and stop draining.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pybroker.dispatch.views import KeyOrderView
 
 MAX_POSITIONS_SHOWN = 10
-"""Of the unacknowledged entries of one hash."""
+"""Maximum number of listed unacknowledged positions per hash."""
 
 
 class HashOfKey(NamedTuple):
-    """`draining`: a former owner has unacknowledged messages. `listed` entries wait, and further ones from
-    `parked_from` on.
+    """State of one hash. `draining`: a previous owner holds unacknowledged messages. `listed`: number of waiting
+    entries in the dispatcher's list. More entries may wait from `parked_from` on.
     """
 
     sticky_hash: int
@@ -44,7 +44,7 @@ class HashOfKey(NamedTuple):
 
 
 def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
-    """Return the sticky hash of `key`, in the hash space of the subscription's mode."""
+    """Return the sticky hash of `key` in the hash range of the subscription's mode."""
     return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
@@ -67,7 +67,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Return the range of the hash's owner. Slow with a thousand consumers."""
+    """Return the owner's hash range that contains the hash, or None. Slow with a thousand consumers."""
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -76,7 +76,7 @@ def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
 
 
 class DrainingRow(NamedTuple):
-    """A draining hash, its next consumer, and the first entries that must be acknowledged."""
+    """A draining hash, its next owner, and the first entries that must be acknowledged."""
 
     sticky_hash: int
     draining: DrainingHash
@@ -85,7 +85,7 @@ class DrainingRow(NamedTuple):
 
 
 def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
-    """Return the draining hashes above `after`, and the total, in one pass over the unacknowledged entries."""
+    """Return up to `limit` draining hashes above `after`, and the total number. Reads the pending acks in one pass."""
     draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield
@@ -116,7 +116,7 @@ def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tupl
 
 
 class WaitingRow(NamedTuple):
-    """The waiting entries of one hash, and the consumer that blocks them."""
+    """Waiting entries of one hash, and the consumer that blocks them."""
 
     at: HashOfKey
     filler: ConsumerState | None

@@ -1,4 +1,4 @@
-"""Reads the entries of a page, a few at a time, in memory that the caller has reserved."""
+"""Reads the entries of one page in small runs, within memory that the caller has reserved."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 READ_GAP_ENTRIES = 8
-"""Entries with at most this many others between them are read together, which is cheaper than two reads."""
+"""Maximum gap between two entries that are read together, because one larger read is cheaper than two reads."""
 MAX_RUN_ENTRIES = 128
 
 
 class ReadEntry(NamedTuple):
-    """`payload` is None if the entry is trimmed or damaged; `problem` is the reason."""
+    """A read entry. `payload` is None if the entry is damaged; `problem` is the error."""
 
     position: Position
     payload: bytes | None
@@ -27,7 +27,7 @@ class ReadEntry(NamedTuple):
 
 
 async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> AsyncIterator[ReadEntry]:
-    """Yield the entries in ascending order, without trimmed ones. Raises StoreError."""
+    """Yield the entries in ascending order. Trimmed entries are omitted. Raises StoreError."""
     at = 0
     while at < len(positions):
         first = positions[at]

@@ -1,4 +1,7 @@
-"""Pages of lists: a limit, and an opaque cursor with which the next request continues. The broker stores no state."""
+"""Pages of lists: a limit, and an opaque cursor with which the next request continues.
+
+The broker keeps no state between the requests.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""A result in progress. The caller yields to the event loop at each pause."""
+"""Generator that returns a result. The caller yields to the event loop at each pause."""
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-"""Rows of a page."""
+"""Number of rows per page."""
 ENTRIES_PER_STEP = 500
-"""Between two pauses: a fraction of a millisecond."""
+"""Number of entries that are processed between two pauses; takes less than a millisecond."""
 
 
 class Place(NamedTuple):
-    """The last entry of a page, and the index of the last listed message in it, -1 for the whole entry."""
+    """End of a page: the last entry, and the index of the last listed message of its batch; -1 if the entry was listed
+    completely.
+    """
 
     position: Position
     batch_index: int = -1
@@ -52,16 +57,16 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says") from error
+        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained") from error
     if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
-        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says")
+        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained")
     return found[1:]
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """Yield all unacknowledged entries in ascending order, in pieces of one ledger, with their consumers.
+    """Yield all unacknowledged entries in ascending order with their consumers, in slices that belong to one ledger.
 
-    The caller may pause between pieces, not within one. Entries that are acknowledged during a pause are omitted.
+    The caller may pause between slices, not within one. Entries that are acknowledged during a pause are omitted.
     """
     for ledger_id in pending.ledger_ids():
         entry_ids = pending.entries_in(ledger_id)

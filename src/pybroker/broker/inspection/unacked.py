@@ -1,10 +1,10 @@
-"""The unacknowledged messages of a subscription, page by page, with consumer, delivery time and redelivery count.
+"""Unacknowledged messages of a subscription, in pages, with consumer, delivery time and redelivery count.
 
-Rows are in the order of positions, and a page starts where the previous one ended, so no message is listed twice, and a
+Rows are sorted by position, and each page starts where the previous one ended. So no message is listed twice, and a
 message that stays unacknowledged is listed once. Only the entries of the page are read.
 
-For types with one active consumer, the list has the entries between mark-delete position and read position, without
-hashes and with approximate times (`delivery_log.py`).
+For types with one active consumer, the list contains the entries between mark-delete position and read position,
+without hashes and with approximate delivery times (`delivery_log.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter: consumer name, sticky hash, latest delivery time."""
+    """Filter of the list: consumer name, sticky hash, latest delivery time."""
 
     consumer: str | None = None
     sticky_hash: int | None = None
@@ -49,7 +49,7 @@ class Wanted:
 class UnackedEntry(NamedTuple):
     """An entry with unacknowledged messages, and its last delivery.
 
-    For Exclusive and Failover the hash is 0 and the time approximate. The time is None if unknown.
+    For Exclusive and Failover, the hash is 0 and the delivery time is approximate. An unknown time is None.
     """
 
     position: Position
@@ -61,14 +61,14 @@ class UnackedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidates:
-    """The first entries behind a position, and the number of all matching unacknowledged messages."""
+    """The first matching entries after a position, and the number of all matching unacknowledged messages."""
 
     entries: list[UnackedEntry] = field(default_factory=list)
     total: int = 0
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Find the entries of a page. Without a filter, only these are examined."""
+    """Find the entries of a page. Without a filter, no other entries are examined."""
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
@@ -142,8 +142,8 @@ def _of_one(
     after: Place,
     max_entries: int,
 ) -> Steps[Candidates]:
-    """Return the unacknowledged entries before `end` of the active consumer `holder`; none if another consumer became
-    active.
+    """Return the unacknowledged entries before `end` of the active consumer `holder`; none if another consumer has
+    become active.
     """
     state = cursor.state
     found = Candidates()
@@ -170,7 +170,9 @@ def _of_one(
 
 
 def _is_behind(position: Position, after: Place) -> bool:
-    """The entry of `after` may have messages left if the page ended within a batch."""
+    """Return whether `position` is after the end of the previous page (`after`). True also for the last entry of that
+    page if the page ended within its batch.
+    """
     return position > after.position or (position == after.position and after != START and after.batch_index >= 0)
 
 
@@ -181,15 +183,15 @@ def unacked_indexes(subscription: Subscription, position: Position, batch_size: 
 
 
 MAX_ENTRIES_READ = 2000
-"""The limit of one request that searches for a key without known hashes. The page ends there, with the rows so far."""
+"""Maximum number of entries that one search for a key reads if hashes are unknown. The page ends at this limit."""
 QUICK_BYTES = 64 * 1024
-"""A larger entry is opened in a thread."""
+"""Larger entries are decoded in a thread."""
 PAGE_CHARACTERS = 1024 * 1024
-"""The limit of keys and properties on a page. The page ends there, even if there are more rows."""
+"""Maximum number of characters in the keys and properties of a page. The page ends at this limit."""
 
 
 class UnackedMessage(NamedTuple):
-    """`message` and `view` are None if the entry cannot be read; `problem` is the reason."""
+    """One row. `message` and `view` are None if the entry cannot be read; `problem` is the error."""
 
     entry: UnackedEntry
     delivery_count: int | None
@@ -201,8 +203,9 @@ class UnackedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class UnackedPage:
-    """Rows, the start of the next page (None at the end), and the number of messages that match all filters but the
-    key, which requires reading entries.
+    """Rows, the start of the next page (None after the last page), and the number of matching messages.
+
+    The number ignores the key filter, which would require reading all entries.
     """
 
     rows: list[UnackedMessage] = field(default_factory=list)
@@ -213,7 +216,9 @@ class UnackedPage:
 async def unacked_page(
     subscription: Subscription, wanted: Wanted, key: bytes | None, after: Place, limit: int
 ) -> UnackedPage:
-    """Return the next `limit` messages behind `after`, only those of `key` if it is set. Raises StoreError."""
+    """Return the next `limit` unacknowledged messages after `after`; if `key` is set, only messages with this key.
+    Raises StoreError.
+    """
     clock = subscription.runtime.clock
     page = UnackedPage()
     left_entries, left_characters = MAX_ENTRIES_READ, PAGE_CHARACTERS
@@ -248,8 +253,8 @@ async def unacked_page(
 async def _rows(
     subscription: Subscription, entry: UnackedEntry, read: ReadEntry, key: bytes | None, after: Place, room: int
 ) -> tuple[list[UnackedMessage], int]:
-    """Return rows of at most `room` messages of the entry, and the index of the last one if the entry has more, else
-    -1.
+    """Return rows for at most `room` messages of the entry. Also return the index of the last one if the entry has more
+    messages, else -1.
     """
     delivery_count = _delivery_count(subscription, entry.position)
     if read.payload is None:

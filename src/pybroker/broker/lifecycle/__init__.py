@@ -1,4 +1,4 @@
-"""Creation, loading, unloading, and deletion of topics, partitioned topics, and namespaces; watchers of topic names.
+"""Creation, loading, unloading and deletion of topics, partitioned topics and namespaces, and watchers of topic lists.
 
 Start with `topic_manager.py`.
 """

@@ -1,6 +1,6 @@
-"""Closing of the topics of namespace bundles that this broker gives up or has lost.
+"""Closing of topics whose namespace bundle this broker gives up or has lost.
 
-First all clients are notified, which needs no storage; then the topics are closed, many at once.
+All clients are notified first, which needs no storage. Then the topics are closed, many concurrently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BundleClosing:
-    """Owned by the broker service of a cluster."""
+    """Reaction of the broker service to acquired and lost bundles. Used only in a cluster."""
 
     def __init__(self, topics: Topics, closing: TopicClosing, coordinators: Coordinators, tasks: TaskOwner) -> None:
         self._topics = topics
@@ -34,7 +34,9 @@ class BundleClosing:
         self._tasks = tasks
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Start the transaction coordinators of a bundle of this broker that have transactions of an earlier owner."""
+        """Start the transaction coordinators of a newly acquired bundle that have transactions of its previous
+        owner.
+        """
         if bundle.namespace == ASSIGN.namespace:
             self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
 
@@ -46,13 +48,16 @@ class BundleClosing:
             logs.warning("transaction_coordinators.not_recovered", error=str(error))
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
+        """Close all producers and consumers of the loaded topics in the bundles. Does not wait for a store or a
+        client.
+        """
         await self._closing.fence(self._loaded(_Ranges(bundles)))
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
         """Close all topics of the bundles that are loaded or being loaded now.
 
-        Topics that are loaded later stay: while topics of a lost session are closed, the next session may own the bundles again.
+        Topics that are loaded later stay open: the topics of a lost session may still be closing when the next session
+        owns the bundles again.
         """
         ranges = _Ranges(bundles)
         loaded = self._loaded(ranges)
@@ -71,7 +76,7 @@ class BundleClosing:
 
 
 class _Ranges:
-    """The hash ranges of bundles by namespace: a broker can have thousands of bundles and of topics."""
+    """Hash ranges of bundles, indexed by namespace, because a broker can have thousands of bundles and topics."""
 
     def __init__(self, bundles: Collection[NamespaceBundle]) -> None:
         self._by_namespace: dict[NamespaceName, list[Bundle]] = {}

@@ -1,8 +1,7 @@
-"""Locks of objects that change as a whole: partitioned topics (creation, extension, deletion) and namespaces
-(deletion).
+"""Locks for operations on a whole partitioned topic (creation, extension, deletion) or namespace (deletion).
 
-A task that creates or loads a topic waits for the locks. Invariant: the holder of a lock never waits for a task that
-waits for this lock.
+A task that creates or loads a topic waits for these locks. Invariant: the holder of a lock never waits for a task that
+waits for the same lock.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pybroker.waiting.keyed_lock import KeyedLock
 
 
 class ChangeLocks:
-    """A wait for a lock may raise TooManyRequests."""
+    """Keyed locks of partitioned topics and namespaces. Waiting for a lock may raise TooManyRequests."""
 
     def __init__(self, waiting: WaitingRequests) -> None:
         def wait_context(name: TopicName | NamespaceName) -> AbstractAsyncContextManager[None]:

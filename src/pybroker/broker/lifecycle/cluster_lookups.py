@@ -1,4 +1,4 @@
-"""Answers to lookups: the broker that serves a topic, or the broker that decides."""
+"""Lookup responses in a cluster: the broker that serves a topic, or the broker that the client must ask instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class LookupAnswer(NamedTuple):
-    """`is_redirect`: the client repeats its lookup there, `is_authoritative` if that broker decides or acquires the bundle."""
+    """Result of a lookup. `is_redirect`: the client must repeat the lookup at this address. `is_authoritative`: the
+    repeated lookup is authoritative, because that broker acquires the bundle or assigns it.
+    """
 
     addresses: LookupResult
     is_redirect: bool = False
@@ -29,7 +31,10 @@ async def cluster_lookup(
     *,
     is_authoritative: bool,
 ) -> LookupAnswer:
-    """Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError."""
+    """Look up the broker that serves `topic`. If no broker owns the topic's bundle, this broker may acquire it.
+
+    Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+    """
     if presence.is_closing:
         raise ServiceNotReady("the broker is stopping; look the topic up at another one")
     owner = await ownership.owner_of(topic, listener_name, is_authoritative=is_authoritative)
@@ -39,7 +44,7 @@ async def cluster_lookup(
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:
-    """Raises MetadataError for an unknown listener."""
+    """Return the addresses of `owner` for the listener. Raises MetadataError for an unknown listener."""
     if owner.kind is not OwnerKind.HERE:
         return owner.urls
     try:

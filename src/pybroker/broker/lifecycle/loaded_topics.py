@@ -1,4 +1,4 @@
-"""The loaded topics of a broker by name, including fenced ones."""
+"""Loaded topics of a broker by name, including fenced topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTopics:
-    """Loading and creation add topics, closing and deletion remove them."""
+    """Registry of loaded topics. Loading and creation add topics; closing and deletion remove them."""
 
     def __init__(self) -> None:
         self.persistent: dict[str, Topic] = {}
@@ -22,5 +22,5 @@ class LoadedTopics:
         return (self.persistent if name.is_persistent else self.non_persistent).get(str(name))
 
     def all(self) -> list[TopicBase]:
-        """Return a copy, persistent topics first."""
+        """Return a copy of the list, persistent topics first."""
         return [*self.persistent.values(), *self.non_persistent.values()]

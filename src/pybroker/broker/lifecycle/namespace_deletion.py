@@ -1,11 +1,13 @@
-"""Deletion of a namespace: first its topics and partitioned topics, then the namespace.
+"""Deletion of a namespace: first its topics and partitioned topics, then the namespace itself.
 
 Invariants:
-- After the namespace is marked as deleted, no task begins to create or open a topic in it. The deletion lists the
-  topics after earlier creations have ended. So no topic remains when the namespace is deleted, also after a crash.
-- A client that needs a topic of the namespace waits until the deletion is complete, and then continues or receives an error.
-- After a crash during a deletion, the namespace exists, is marked, and can be deleted again. If that is refused because
-  it is not empty, its mark is removed.
+- After the namespace is marked as deleted, no task starts to create or open a topic in it. The deletion lists the
+  topics only after earlier creations have finished. So no topic remains when the namespace is deleted, also after a
+  crash.
+- A client that needs a topic of the namespace waits for the end of the deletion, and then continues or receives an
+  error.
+- After a crash during a deletion, the namespace still exists, is marked, and can be deleted again. If that request is
+  rejected because the namespace is not empty, the mark is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _NOT_FOUND = 404
 
 
 class NamespaceDeletion:
-    """Owned by the broker service."""
+    """Deletion of namespaces, one operation per namespace at a time."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class NamespaceDeletion:
                 await self._locks.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
-        """Delete `namespace`; with users' topics in it only if forced. Raises AdminError, StoreError,
+        """Delete `namespace`. If it contains user topics, `force` is required. Raises AdminError, StoreError,
         TooManyRequests.
         """
         async with self._locks.held(namespace):

@@ -1,6 +1,6 @@
-"""Loading, creation and deletion of non-persistent topics. Such a topic exists only while it is loaded.
+"""Loading, creation and deletion of non-persistent topics, which exist only while they are loaded.
 
-Only its policies are stored. Deleting the topic deletes them; closing it does not.
+Only their policies are stored. Deleting a topic deletes its policies; closing a topic keeps them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentTopics:
-    """Owned by the topics."""
+    """Operations on non-persistent topics by name."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class NonPersistentTopics:
         self._deleting: KeyedLock[str] = KeyedLock()
 
     async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
-        """Return the loaded topic. With `may_create`, create it if automatic creation permits that. Waits during its
-        deletion.
+        """Return the loaded topic. With `may_create`, create it if automatic creation is allowed. Wait while it is
+        being deleted.
 
         Raises TopicNotFound, NotAllowedError, TopicChanging.
         """
@@ -61,8 +61,9 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Create `name`; the caller has checked that this is permitted. Return False if it exists. Raises
-        NotAllowedError, TopicNotFound, TopicChanging.
+        """Create `name`. Return False if it exists. The caller has checked the permission to create topics.
+
+        Raises NotAllowedError, TopicNotFound, TopicChanging.
         """
         if str(name) in self._loaded:
             return False

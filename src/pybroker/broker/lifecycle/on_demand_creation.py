@@ -1,5 +1,7 @@
-"""On-demand creation of a topic that a client names: without partitions, as a missing partition, or, if automatic
-creation is configured so, as a partitioned topic when the client asks for its partition count.
+"""On-demand creation of a topic when a client first uses its name.
+
+The new topic is a non-partitioned topic or a missing partition. If automatic creation is configured for partitioned
+topics, a client's request for the partition count creates a partitioned topic.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OnDemandCreation:
-    """Owned by the broker service."""
+    """Creation of topics for requests of clients and of the REST API."""
 
     def __init__(
         self,
@@ -44,11 +46,11 @@ class OnDemandCreation:
         self._partitioned_operations = partitioned_operations
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """Create a topic without partitions, or a missing partition, on explicit request.
+        """Create a non-partitioned topic or a missing partition. The topic is usable on return, and also if the error
+        reports that it exists.
 
-        When the call returns or reports that the topic exists, the topic is usable. Raises AdminError 400 for a
-        reserved name, 409 if it exists, 412 for a partition beyond the count, NotAllowedError, TopicNotFound without
-        its namespace, TooManyRequests.
+        Raises AdminError 400 for a reserved name, 409 if the topic exists, 412 for a partition beyond the partition
+        count; NotAllowedError; TopicNotFound if the namespace is missing; TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -87,10 +89,11 @@ class OnDemandCreation:
     # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """Return the partition count, 0 for a topic without partitions. With `may_create`, create a missing partitioned
-        topic; another missing topic counts as one without partitions.
+        """Return the partition count; 0 for a topic without partitions.
 
-        Waits during its creation or deletion. Raises TopicNotFound, NotAllowedError, TooManyRequests.
+        With `may_create`, create a missing topic if automatic creation makes it partitioned; otherwise its first
+        producer or consumer creates it, and the count is 0. Waits while the topic is being created or deleted. Raises
+        TopicNotFound, NotAllowedError, TooManyRequests.
         """
         metadata = self._partitioned.get(name)
         if metadata is not None and not metadata.deleted:

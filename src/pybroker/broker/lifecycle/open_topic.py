@@ -1,4 +1,4 @@
-"""Retry of operations on a topic that is being closed, with the newly loaded topic."""
+"""Retry of an operation on a topic that is being closed, on the newly loaded topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def on_open_topic(
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
-    """Return the result of `action` on the topic that `find` returns. If that topic is being closed, call both again.
+    """Run `action` on the topic that `find` returns. If that topic is being closed, call both again.
 
     `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests after
     `subscriptionTurnTimeoutSeconds`.

@@ -1,4 +1,4 @@
-"""REST calls to the other brokers of the cluster, with the credentials of `brokerClient*`."""
+"""REST calls to other brokers of the cluster, with the credentials of the settings `brokerClient*`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
 
 CALLS_AT_ONCE = 16
-"""Each has a connection and a thread."""
+"""Maximum number of concurrent calls. Each call uses a connection and a thread."""
 PATIENCE_S = 5.0
-"""How long a call is repeated while the other broker is busy."""
+"""Time for which a call is retried while the other broker is busy."""
 
 
 class OtherBrokers:
-    """Owned by the broker service of a cluster."""
+    """REST client for the other brokers of the cluster."""
 
     def __init__(self, config: BrokerConfig, presence: Presence) -> None:
         self._config = config
@@ -34,15 +34,18 @@ class OtherBrokers:
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def call(self, base_url: str, method: str, path: str, body: object = None) -> Any:
-        """Return the JSON answer of the broker at `base_url`, or of the one that it redirects to; None for an empty one.
+        """Call the broker at `base_url` and follow redirects. Return the decoded JSON response; None if it is empty.
 
-        Raises AdminError with the status and reason of a refusal, and ServiceNotReady if the broker does not answer.
+        Raises AdminError with the status and reason of an error response, and ServiceNotReady if the broker does not
+        respond.
         """
         async with self._slots:
             return await asyncio.to_thread(self._call, base_url, method, path, body)
 
     async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
-        """Make `owner` unload `bundle`, which `destination` then acquires. Raises AdminError and ServiceNotReady."""
+        """Request that `owner` unloads `bundle` and that `destination` acquires it. Raises AdminError,
+        ServiceNotReady.
+        """
         namespace, _, bounds = bundle.rpartition("/")
         query = urlencode({"destinationBroker": destination.broker_id})
         base_url = owner.web_service_url or owner.web_service_url_tls

@@ -1,13 +1,14 @@
-"""Creation, extension and deletion of partitioned topics: their metadata, and their partitions, which are topics.
+"""Creation, extension and deletion of partitioned topics: the partition metadata, and the partitions, which are topics.
 
 Invariants:
-- Changes of one partitioned topic run one at a time. During a change, requests for the topic or for a missing partition
-  wait, and no topic without partitions is created under its name.
-- A confirmed creation is durable. Partitions that are missing after a crash are created on request, or by `create_missing`.
+- Operations on one partitioned topic run one at a time. Meanwhile, requests for the topic or for a missing partition
+  wait, and no non-partitioned topic of the same name is created.
+- A confirmed creation is durable. Partitions that are missing after a crash are created on demand, or by
+  `create_missing`.
 - New partitions get the subscriptions of the first partition before the partition count is raised, so no subscription
   misses a message. A crash in between leaves partitions that no client sees; the next extension uses them.
-- A deletion first marks the metadata, so that no partition is loaded or created for a client. `finish_deletions`
-  completes interrupted deletions after a restart.
+- A deletion first marks the metadata, so that no partition is loaded or created for a client. After a restart,
+  `finish_deletions` completes interrupted deletions.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 MADE_AT_ONCE = 64
-"""The number of partitions that are created concurrently: the metadata store writes them in one batch."""
+"""Number of partitions that are created concurrently, so that the metadata store writes them in one batch."""
 
 
 class PartitionedTopicOperations:
-    """Owned by the broker service."""
+    """Operations on partitioned topics."""
 
     def __init__(
         self,
@@ -53,14 +54,14 @@ class PartitionedTopicOperations:
         self._topics = topics
         self._partitioned = partitioned
 
-    # --- make --------------------------------------------------------------------------------------------------------
+    # --- creation ----------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions. A refusal because it exists is returned when its creation is
-        complete.
+        """Create a partitioned topic with its partitions. If another task is creating the topic, the error is raised
+        only when that creation is complete.
 
-        Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
-        TooManyRequests.
+        Raises AdminError 400 for a reserved name and 409 if the topic exists, NotAllowedError above the namespace's
+        topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -75,7 +76,9 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions)
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
-        """Like `create`, but partitions are created when clients use them."""
+        """Create a partitioned topic without its partitions, which are created when clients use them. Raises the errors
+        of `create`.
+        """
         async with self._locks.held(name):
             await self._topics.settled(name)
             async with self._creation.room(name, partitions):
@@ -111,12 +114,14 @@ class PartitionedTopicOperations:
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from failures
 
-    # --- grow --------------------------------------------------------------------------------------------------------
+    # --- extension ---------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """Raise the partition count. Waits for a concurrent change, so of two calls with the same count, both succeed.
+        """Raise the partition count to `partitions`. Waits for concurrent operations; two concurrent calls with the
+        same count both succeed.
 
-        Raises AdminError 409 and 422, NotAllowedError above the namespace's limit, TopicNotFound, TooManyRequests.
+        Raises AdminError 409 and 422, NotAllowedError above the namespace's topic limit, TopicNotFound,
+        TooManyRequests.
         """
 
         async def attempt() -> None:
@@ -148,12 +153,11 @@ class PartitionedTopicOperations:
                 document.partitions = partitions
 
             await self._partitioned.update(name, change)
-            # Their owners load these partitions only now. The subscriptions begin at the first message all the same.
+            # The owners load these partitions only now, but the subscriptions still begin at the first message.
             for index in remote:
                 await self._create_subscriptions_elsewhere(name.partition(index), subscriptions)
 
     async def _subscriptions_of(self, name: TopicName) -> Mapping[str, Mapping[str, str]]:
-        """Return the properties of each durable subscription of the first partition."""
         first, elsewhere = name.partition(0), self._broker_context.elsewhere
         try:
             found = None if elsewhere is None else await elsewhere.subscriptions(first)
@@ -165,7 +169,7 @@ class PartitionedTopicOperations:
         return {each.name: dict(each.cursor.properties) for each in topic.subscriptions.values() if each.is_durable}
 
     async def _create_subscriptions(self, partition: TopicName, wanted: Mapping[str, Mapping[str, str]]) -> bool:
-        """Create subscriptions at the first message. Return False if another broker must do it."""
+        """Create the subscriptions at the partition's first message. Return False if another broker must do it."""
         elsewhere = self._broker_context.elsewhere
         if wanted and elsewhere is not None and await elsewhere.serves(partition):
             return False
@@ -182,13 +186,13 @@ class PartitionedTopicOperations:
         for name, properties in wanted.items():
             await elsewhere.create_subscription(partition, name, properties)
 
-    # --- delete ------------------------------------------------------------------------------------------------------
+    # --- deletion ----------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Delete a partitioned topic with all stored data; with connected clients only if forced.
+        """Delete a partitioned topic with all stored data. If clients are connected, `force` is required.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, the deleted partitions stay deleted
-        and the others are usable.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. After an error, partitions that were already deleted
+        stay deleted, and the remaining partitions are usable.
         """
         async with self._locks.held(name):
             self._existing(name)
@@ -218,7 +222,6 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """Return the indexes of partitions that an interrupted extension created, perhaps with gaps."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
@@ -240,7 +243,7 @@ class PartitionedTopicOperations:
         await self._partitioned.delete(name)
 
     async def forget_if_empty(self, name: TopicName) -> None:
-        """Delete the metadata of a partitioned topic without partitions. Raises StoreError."""
+        """Delete the metadata of a partitioned topic whose partitions are all missing. Raises StoreError."""
         async with self._locks.held(name):
             metadata = self._partitioned.get(name)
             if metadata is None:
@@ -252,7 +255,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
-        """Complete interrupted deletions. A failure is logged; the deletion can be requested again."""
+        """Complete interrupted deletions. Log a failure; an administrator can request that deletion again."""
         for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)

@@ -1,8 +1,8 @@
-"""Permission to create topics: automatic creation, the topic limit of a namespace, names of partitions.
+"""Rules for creating topics: automatic creation, the topic limit of a namespace, and partition names.
 
-Each creation uses `room`, which enforces the limit of a namespace; system topics are not counted. A partition requires
-an existing partitioned topic; a missing partition is created regardless of automatic creation, because its partitioned
-topic was permitted.
+Each creation runs within `room`, which enforces the namespace's topic limit; system topics are not counted. A partition
+requires an existing partitioned topic. A missing partition is created even if automatic creation is disabled, because
+the creation of its partitioned topic was permitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTITION_KEYWORD = "-partition-"
 
 
 class TopicCreation:
-    """Owned by the broker service."""
+    """Checks for each creation of a topic."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class TopicCreation:
     # --- permissions ------------------------------------------------------------------------------------------------
 
     def automatic(self, namespace: NamespaceName) -> AutoTopicCreationOverride:
-        """Return the namespace's policy, or the configured one."""
+        """Return the automatic creation policy of the namespace, or the configured default."""
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
@@ -71,8 +71,10 @@ class TopicCreation:
         )
 
     def require_loadable(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a partitioned topic and for names of transactions, TopicNotFound for a partition
-        beyond the count, TopicChanging while that count may change.
+        """Check that `name` can be loaded as a topic.
+
+        Raises NotAllowedError for a partitioned topic and for reserved transaction topics, TopicNotFound for a
+        partition beyond the partition count, TopicChanging while the partition count may change.
         """
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
@@ -91,8 +93,10 @@ class TopicCreation:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
     def require_open_namespace(self, name: TopicName) -> None:
-        """Raises TopicNotFound without the namespace of `name` or if an interrupted deletion has marked it,
-        TopicChanging during its deletion.
+        """Check that the namespace of `name` accepts topics.
+
+        Raises TopicNotFound if the namespace is missing or an interrupted deletion has marked it, TopicChanging while
+        it is being deleted.
         """
         namespace = name.namespace
         policies = self._resources.namespace(namespace)
@@ -105,7 +109,7 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is marked for deletion")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task changes the namespace or partitioned topic of `name`."""
+        """Return whether no task is changing the namespace or partitioned topic of `name`."""
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
             return False
@@ -115,8 +119,8 @@ class TopicCreation:
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
 
     async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, which is called when no task changes the namespace or partitioned topic of
-        `name`, and again if a change began during the call.
+        """Wait until no task is changing the namespace or partitioned topic of `name`, then call `attempt`. Repeat if a
+        change began during the call.
 
         Raises TooManyRequests, and the errors of `attempt`.
         """
@@ -133,7 +137,9 @@ class TopicCreation:
             await self._changing.passed(name)
 
     def require_automatic(self, name: TopicName) -> None:
-        """Require automatic creation of a missing topic. Raises TopicNotFound, NotAllowedError, TopicChanging."""
+        """Check that the missing topic `name` may be created automatically. Raises TopicNotFound, NotAllowedError,
+        TopicChanging.
+        """
         # A task that creates or deletes all partitions must not run beside a task in `room` that creates one.
         if self._changing.partitioned.is_held(name.partitioned_name):
             raise TopicChanging(f"topic {name.partitioned_name} is being created, extended or deleted, try again")
@@ -152,16 +158,18 @@ class TopicCreation:
             raise AdminError(400, "Cannot create topic in system topic format!")
 
     def require_strict_name(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a topic with a name like that of a partition, if the configuration forbids it."""
+        """Check that the name does not resemble a partition name, if the configuration forbids such names
+        (`strictTopicNameEnabled`). Raises NotAllowedError.
+        """
         if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Permit the creation of `topics` topics in the namespace of `name` within this context, and prevent deletion
-        of the namespace.
+        """Reserve capacity for `topics` new topics in the namespace of `name`, and prevent deletion of the namespace,
+        for the duration of this context.
 
-        Raises NotAllowedError, and the errors of `require_open_namespace`.
+        Raises NotAllowedError at the topic limit, and the errors of `require_open_namespace`.
         """
         namespace = name.namespace
         self.require_open_namespace(name)

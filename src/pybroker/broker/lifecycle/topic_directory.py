@@ -1,8 +1,9 @@
-"""The existing topics, and listeners for created and deleted topics.
+"""Names of existing topics, and listeners for created and deleted topics.
 
-A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded. Invariant:
-listeners are called after a topic was durably created or deleted, in that order for one name. They run on the event
-loop and must not fail.
+A persistent topic exists as long as its managed ledger; a non-persistent topic exists as long as it is loaded.
+
+Invariant: listeners are called after the creation or deletion is durable, in the order of the changes for each name.
+Listeners run on the event loop and must not raise.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ TopicTexts: TypeAlias = list[str]
 """An alias, because `TopicDirectory.list` hides the built-in type."""
 
 NAMES_PER_TURN = 256
-"""About a millisecond of work between two yields to the event loop."""
+"""Number of names that are processed between two yields to the event loop: about a millisecond of work."""
 NAME_BYTES = 120
-"""Besides the characters, as an object and in the response."""
+"""Estimated memory per name, in addition to its characters, as an object and in the response."""
 UNKNOWN_LIST_BYTES = 16 * 1024
-"""For a namespace that was not listed before."""
+"""Estimated size of a list for a namespace that was not listed before."""
 MAX_KNOWN_SIZES = 10_000
-"""Namespaces with a remembered list size."""
+"""Maximum number of namespaces whose last list size is remembered."""
 
 
 class TopicListener(ABC):
-    """Partitions are reported as topics."""
+    """Receiver of topic creations and deletions. Each partition is reported as a topic."""
 
     @abstractmethod
     def topic_created(self, name: TopicName) -> None: ...
@@ -47,7 +48,7 @@ class TopicListener(ABC):
 
 
 class TopicDirectory:
-    """Creation and deletion report topics to it."""
+    """List of topics, and source of notifications about created and deleted topics."""
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class TopicDirectory:
 
     @contextmanager
     def growing(self, topic: TopicName) -> Iterator[None]:
-        """Delay notifications of new partitions of `topic` within this context, because clients would be refused
-        until the partition count is raised.
+        """Delay notifications about new partitions of `topic` for the duration of this context.
+
+        Until the partition count is raised, clients of the new partitions would be rejected.
         """
         unusable = self._unusable[topic] = set()
         try:
@@ -100,7 +102,9 @@ class TopicDirectory:
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
-        """Return the full names, sorted, of one domain or of both; each partition is a name."""
+        """Return the sorted full names of the namespace's topics in one domain (None: both). Each partition has a name
+        in the list.
+        """
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:
@@ -121,10 +125,10 @@ class TopicDirectory:
         return sorted(names)
 
     def expected_bytes(self, namespace: NamespaceName) -> int:
-        """Return the approximate memory of a list, estimated from the last one."""
+        """Return the approximate memory in bytes for the next list, estimated from the previous one."""
         return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
 
 
 def listed_bytes(names: Sequence[str]) -> int:
-    """Return the approximate memory of a list until it is sent."""
+    """Return the approximate memory in bytes of a list until it is sent."""
     return NAME_BYTES * len(names) + 3 * sum(map(len, names))

@@ -1,11 +1,11 @@
-"""Loading of persistent topics: each at most once at a time, a limited number at once, the others in order of arrival.
+"""Loading of persistent topics. Concurrent requests share one load per topic; a queue limits concurrent loads.
 
 Invariants:
-- At most `maxConcurrentTopicLoadRequest` topics are loaded at once for clients. Topics that the broker itself needs are
-  loaded immediately, because a running load may depend on them.
+- At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; further loads wait in order of
+  arrival. Topics that the broker itself needs are loaded immediately, because a running load may depend on them.
 - A queued load is dropped when no request waits for it any more, so the number of requests bounds the queue.
-- A load never waits for a change of a partitioned topic or namespace, because these changes wait for loads. It fails
-  with TopicChanging, and the request waits and retries.
+- A load never waits for an operation on a partitioned topic or namespace, because these operations wait for loads.
+  Instead it fails with TopicChanging, and the request waits and retries.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LOOKS_UP = "looks up its policies"
 
 
 class LoadUnderWay(NamedTuple):
-    """Start in milliseconds since 1970, current step, and progress.
+    """Progress of one load: start in milliseconds since 1970, current step, and number of waiting requests (`waiters`).
 
-    `waiters`: number of waiting requests. `replay`: entries read again to restore transactions, done and total.
+    `replay`: entries that were read again to restore transactions, and their approximate total.
     """
 
     since_ms: int
@@ -68,7 +68,7 @@ class _Load:
 
 
 class TopicLoading:
-    """Owned by the topics."""
+    """Queue and executor of topic loads."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TopicLoading:
         return len(self._loads)
 
     def names(self) -> list[TopicName]:
-        """Return the names of the topics that are being loaded or wait for that."""
+        """Return the names of topics that are being loaded or are queued for loading."""
         return [load.name for load in self._loads.values()]
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
@@ -109,10 +109,10 @@ class TopicLoading:
     # --- load --------------------------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
-        """Return the loaded topic. `in_turn`: the load may wait in the queue.
+        """Load the topic and return it. `in_turn`: the load is for a client and waits in the queue.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging for a creation during a
-        change of its namespace or partitioned topic.
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging if the topic would be
+        created while its namespace or partitioned topic is changing.
         """
         key = str(name)
         while True:
@@ -232,11 +232,11 @@ class TopicLoading:
             self._directory.created(name)
         return ledger
 
-    # --- make, and wait ----------------------------------------------------------------------------------------------
+    # --- creation ----------------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name` without loading it; the caller has checked that this is permitted. Return False if it
-        exists.
+        """Create `name` without loading it. Return False if it exists. The caller has checked the permission to create
+        topics.
         """
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):

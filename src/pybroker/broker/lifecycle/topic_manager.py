@@ -1,7 +1,7 @@
-"""Topics by name: lookup, loading, creation, closing, and deletion, also by concurrent tasks.
+"""Topics by name: lookup, loading, creation, closing, and deletion. Safe for concurrent tasks.
 
-Invariants: a topic is loaded at most once at a time. Requests of clients wait during a change of the topic's namespace
-or partitioned topic; those of the broker itself do not.
+Invariants: a topic is never loaded twice at the same time. While the namespace or partitioned topic of a topic is
+changing, client requests wait; requests of the broker itself do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """Owned by the broker service."""
+    """All topics of the broker by name."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Topics:
     # --- for clients -------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the persistent topic, loaded if necessary. With `may_create`, create it if automatic creation permits
-        that.
+        """Return the persistent topic; load it if necessary. With `may_create`, create it if automatic creation is
+        allowed.
 
-        Waits during a change of its namespace or partitioned topic, while it is being closed, and in the load queue.
-        Raises TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the
-        broker stops.
+        Waits in the load queue, while the topic is being closed, and while its namespace or partitioned topic is
+        changing. Raises TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady if
+        the broker is stopping.
         """
         topic = self.loaded.persistent.get(str(name))
         if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
@@ -106,8 +106,8 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     def _require_admissible(self, name: TopicName) -> None:
-        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging during a change that the caller
-        must wait for.
+        """Check that the topic can be loaded now. Raises ServiceNotReady, TopicNotFound, NotAllowedError, and
+        TopicChanging during a change for which the caller must wait.
         """
         self._creation.require_loadable(name)
         if not self._presence.takes_clients:
@@ -117,12 +117,14 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """Like `get` for the broker itself, also for topics that clients may not use now."""
+        """Return the persistent topic for use by the broker itself. Works also for topics that clients cannot use now.
+        See `get`.
+        """
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name` without loading a persistent topic; the caller has checked that this is permitted. Return
-        False if it exists.
+        """Create `name`. Return False if it exists. A persistent topic is not loaded. The caller has checked the
+        permission to create topics.
         """
         if name.is_persistent:
             return await self._loading.make(name, properties)
@@ -137,9 +139,10 @@ class Topics:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
-        """Delete `name` with all stored data; with connected clients, which are disconnected, only if forced.
+        """Delete `name` with all stored data. If clients are connected, `force` is required, and they are disconnected.
 
-        In a cluster, the owner of the topic deletes it. Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
+        In a cluster, the owner of the topic deletes it. Raises TopicNotFound, AdminError 412, ServiceNotReady,
+        StoreError.
         """
         if self._broker_context.elsewhere is not None and await self._broker_context.elsewhere.delete(
             name, force=force
@@ -167,7 +170,6 @@ class Topics:
             await self._closing.end(topic, topic.delete(), is_deletion=True)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
-        """Complete an interrupted deletion. Return whether there was one."""
         await self.settled(name)
         with self._closing.ending(str(name), is_deletion=True):
             return await self._broker_context.ledgers.finish_deletion(metadata_paths.managed_ledger(name))

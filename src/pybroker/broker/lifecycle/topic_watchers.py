@@ -1,9 +1,9 @@
-"""Notification of topic list watchers; several changes are combined into one update.
+"""Notification of topic list watchers (PIP-145). Several changes are combined into one update.
 
-A single change is sent in the next event loop iteration. The pause after an update grows with its cost, so the creation
-of ten thousand topics causes a few updates and not ten thousand hashes of ten thousand names.
+A single change is sent in the next event loop iteration. The pause after an update grows with the cost of the update.
+So the creation of ten thousand topics causes only a few updates, each of which hashes all names.
 
-Watchers of a namespace stay when it is deleted, and are notified when it is created again.
+Watchers survive the deletion of their namespace, and are notified when the namespace is created again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.context.broker_context import BrokerContext
 
-MAX_WATCHED_NAMES = 1_000_000  # in all lists; a refused client requests the list periodically instead
+MAX_WATCHED_NAMES = 1_000_000  # in all lists; a client beyond the limit polls the list instead
 MATCHED_PER_TURN = 256  # about a millisecond
 HASHED_PER_TURN = 10_000  # about a millisecond
 PAUSE_MS = 20.0
@@ -32,7 +32,7 @@ HASHED_PER_PAUSE_MS = 1_000  # limits hashing to about a tenth of the event loop
 
 
 class TopicWatchers(TopicListener):
-    """The watched lists by namespace and pattern. A list exists while it has a watcher."""
+    """Watched topic lists by namespace and pattern. A list exists while it has a watcher."""
 
     def __init__(self, broker_context: BrokerContext, directory: TopicDirectory) -> None:
         self._broker_context = broker_context
@@ -49,12 +49,14 @@ class TopicWatchers(TopicListener):
     # --- watchers ---------------------------------------------------------------------------------------------------
 
     def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
-        """Return the watched list. The caller must open a watcher of the list in the same event loop iteration."""
+        """Return the watched list. The caller must add a watcher with `open` in the same event loop iteration."""
         found = self._lists.get(namespace, {}).get(pattern)
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Notify `watcher` once it is ready. The list is empty before `load`."""
+        """Add `watcher` to its list. The list is empty until `load` is called; updates begin when the watcher is
+        ready.
+        """
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -78,7 +80,9 @@ class TopicWatchers(TopicListener):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the names of the list once. Raises NotAllowedError above `MAX_WATCHED_NAMES`."""
+        """Read the names of the list, once per list. Raises NotAllowedError above `MAX_WATCHED_NAMES`, or without
+        enough memory.
+        """
         while not watched.is_loaded:
             loading = self._loading.get(watched)
             if loading is not None:
@@ -139,9 +143,7 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Send changes within the time of one iteration. A watcher whose connection has no capacity stays in the
-        queue.
-        """
+        """Send updates within a time budget. A watcher whose connection has no capacity stays in the queue."""
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):
@@ -161,7 +163,7 @@ class TopicWatchers(TopicListener):
 
 
 async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
-    """Return the matching topics. Yields to the event loop each millisecond."""
+    """Return the topics that match the pattern. Yields to the event loop every millisecond."""
     selected: list[str] = []
     for start in range(0, len(topics), MATCHED_PER_TURN):
         if start:

@@ -1,4 +1,4 @@
-"""Topics that other brokers of the cluster serve, reached over their REST API."""
+"""Operations on topics that other brokers of the cluster serve, over their REST API."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 CREATE_ATTEMPTS = 50
-"""For a partition that was just added: the other broker reads the new number a moment later."""
+"""Attempts to use a partition that was just added, because the other broker reads the new partition count with a delay."""
 CREATE_PAUSE_S = 0.1
 
 
 class OwnersTopics:
-    """`TopicsElsewhere` of a cluster."""
+    """Implementation of `TopicsElsewhere` for a broker in a cluster."""
 
     def __init__(self, ownership: BundleOwnership, others: OtherBrokers) -> None:
         self._ownership = ownership
@@ -60,7 +60,7 @@ class OwnersTopics:
         path = f"{_path(topic)}/subscription/{quote(name, safe='')}"
         body = {"ledgerId": -1, "entryId": -1, "properties": dict(properties)}
         for attempt in range(CREATE_ATTEMPTS):
-            # The owner of the moment; this broker itself if it has become the owner.
+            # The current owner, which may have become this broker.
             owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
             urls = self._ownership.registry.own_broker.addresses if owner.kind is OwnerKind.HERE else owner.urls
             try:
@@ -75,7 +75,9 @@ class OwnersTopics:
                 return
 
     async def _owner_url(self, topic: TopicName) -> str | None:
-        """Return the URL of the owner's REST API, or of the broker to ask; None if this broker serves the topic."""
+        """Return the REST URL of the topic's owner, or of the broker that assigns an owner. None if this broker serves
+        the topic.
+        """
         owner = await self._ownership.owner_of(topic, None, is_authoritative=False)
         if owner.kind is OwnerKind.HERE:
             return None

@@ -1,7 +1,7 @@
-"""Topics and subscriptions as participants of transactions, at this broker and at others of the cluster.
+"""Topics and subscriptions as participants of transactions, on this broker and on other brokers of the cluster.
 
-A participant that does not exist counts as notified, because a transaction must not wait forever. The caller retries
-all other failures.
+A participant that does not exist counts as successfully ended, because the transaction must not wait forever. The
+caller retries all other failures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RemoteParticipants(Protocol):
-    """The participants that other brokers serve."""
+    """Participants that other brokers serve."""
 
     def serves(self, topic: TopicName) -> bool:
         """Return whether this broker serves `topic`."""
@@ -32,11 +32,13 @@ class RemoteParticipants(Protocol):
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
     ) -> None:
-        """End the transaction at the owner of `topic`. Durable on return. Raises BrokerError: the caller must retry."""
+        """End the transaction at the broker that owns `topic`. Durable on return. Raises BrokerError: the caller must
+        retry.
+        """
 
 
 class TransactionParticipants:
-    """Owned by the broker service."""
+    """Ends transactions at their participants."""
 
     elsewhere: RemoteParticipants | None = None
     """Participants at other brokers; None for a broker that serves all topics."""
@@ -47,7 +49,7 @@ class TransactionParticipants:
         self._partitioned = partitioned
 
     async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction at the participant. Durable on return. Raises BrokerError and StoreError: the caller must
+        """End the transaction at the participant. Durable on return. Raises BrokerError, StoreError: the caller must
         retry.
         """
         if self.elsewhere is not None:
@@ -58,7 +60,9 @@ class TransactionParticipants:
         await self.end_here(participant, txn, action, low_water_mark)
 
     async def end_here(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Like `end`, for a participant of this broker. Raises ServiceNotReady for one of another broker."""
+        """End the transaction at a participant that this broker serves. Raises ServiceNotReady if another broker serves
+        it, and the errors of `end`.
+        """
         name = _name_of(participant)
         if name is None or self._partitioned.get(name) is not None:
             return  # It cannot contain messages of a transaction.
@@ -83,7 +87,6 @@ class TransactionParticipants:
 
 
 def _name_of(participant: Participant) -> TopicName | None:
-    """Return the topic; None for a name that cannot have messages of a transaction."""
     try:
         name = TopicName.parse(participant.topic)
     except InvalidTopicName:

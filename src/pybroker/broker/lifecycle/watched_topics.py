@@ -1,7 +1,7 @@
-"""The topics that match a pattern, and the changes that each watcher of them has not received.
+"""Topics that match a pattern, and the changes that each watcher has not received yet.
 
-Watchers with the same namespace and pattern share a list. Invariant: the last list that a watcher received plus its
-unsent changes is the current list; a name that was created and deleted in between is no change.
+Watchers with the same namespace and pattern share one list. Invariant: the list that a watcher last received plus its
+unsent changes equals the current list. A name that was created and deleted in between is no change.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 
 WATCHED_NAME_BYTES = 200
-"""The memory of a name of about sixty characters."""
+"""Estimated memory per name, for names of about 60 characters."""
 UNTOLD_NAME_BYTES = 100
-"""The additional memory for each watcher that has not received the name."""
+"""Estimated memory per unsent name and watcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The sorted changes since the last update of a watcher, and the hash of the current list."""
+    """Changes since a watcher's last update, sorted, with the hash of the current list."""
 
     created: list[str]
     deleted: list[str]
@@ -29,7 +29,9 @@ class TopicChanges:
 
 
 class WatchedTopics:
-    """Changes that arrive before the list is loaded are applied to it afterwards."""
+    """Names that match one pattern in one namespace. Changes that arrive before the list is loaded are applied
+    afterwards.
+    """
 
     def __init__(self, namespace: NamespaceName, pattern: TopicsPattern) -> None:
         self.namespace = namespace
@@ -54,7 +56,7 @@ class WatchedTopics:
         return self._hash
 
     def load(self, names: list[str]) -> None:
-        """Set the names, which must have been listed after the first watcher was opened."""
+        """Set the names. They must have been listed after the first watcher was added."""
         assert not self.is_loaded
         self.names = sorted(names)
         self.is_loaded = True
@@ -63,7 +65,7 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """Apply a change. Return True if watchers must be notified."""
+        """Apply a creation or deletion. Return True if watchers must be notified."""
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:
@@ -87,7 +89,7 @@ class WatchedTopics:
 
 
 class TopicWatcher(ABC):
-    """The unsent changes of one client, at most one for each name."""
+    """A client's watch of a topic list, with its unsent changes (at most one per name)."""
 
     def __init__(self, watched: WatchedTopics) -> None:
         self.watched = watched
@@ -98,7 +100,7 @@ class TopicWatcher(ABC):
             self._pending[name] = is_created
 
     def forget(self) -> None:
-        """Drop all changes, because the client receives the current list."""
+        """Drop all unsent changes, because the client receives the full list."""
         self._pending.clear()
 
     @property
@@ -122,11 +124,11 @@ class TopicWatcher(ABC):
     @property
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the client has received the list and its connection has capacity."""
+        """Whether the client has received the list and its connection has output capacity."""
 
     @abstractmethod
     def tell(self, changes: TopicChanges) -> None: ...
 
     @abstractmethod
     def close_from_broker(self) -> None:
-        """End the watch, because the client no longer has the permission."""
+        """End the watch, because the client's permission was revoked."""

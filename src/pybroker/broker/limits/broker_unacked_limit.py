@@ -1,7 +1,7 @@
-"""The limit of unacknowledged messages over all subscriptions of the broker (`maxUnackedMessagesPerBroker`). Pure.
+"""Limit of unacknowledged messages over all subscriptions of the broker (`maxUnackedMessagesPerBroker`). Pure.
 
-At the limit, only subscriptions above their share are stopped. A stopped subscription resumes at half of its share, and
-all resume when the sum is at half of the limit.
+At the limit, only subscriptions above their share are blocked. A blocked subscription resumes at half of its share, and
+all resume when the total falls to half of the limit.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BrokerUnackedLimit(Generic[K]):
-    """Invariant: `total` is the sum over all subscriptions; none is stopped below half of the limit."""
+    """Counts unacknowledged messages and decides which subscriptions are blocked.
+
+    Invariant: `total` is the sum over all subscriptions; no subscription is blocked while `total` is below half of the
+    limit.
+    """
 
     def __init__(self, max_messages: int, share: float) -> None:
-        """`share`: the part of the limit, between 0 and 1, that one subscription may always use."""
+        """`share`: fraction of the limit, between 0 and 1, that each subscription may always use."""
         assert max_messages > 0
         self.total = 0
         self.max_messages = max_messages

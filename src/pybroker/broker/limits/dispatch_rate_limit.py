@@ -1,4 +1,4 @@
-"""One dispatch rate limit: how many messages and bytes may be sent now. Pure."""
+"""One dispatch rate limit: how many messages and bytes may be delivered now. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def is_limited(rate: DispatchRate) -> bool:
 
 
 class DispatchRateLimit(RateBuckets):
-    """Shared by all subscriptions that it limits."""
+    """Dispatch rate and its remaining tokens, shared by all subscriptions under the limit."""
 
     __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")
 
     def __init__(self, scope: str, rate: DispatchRate, now_ms: float, messages_in: int, bytes_in: int) -> None:
-        """`scope`: its level, for statistics. `messages_in` and `bytes_in`: published totals, for a rate relative to
-        publishing.
+        """`scope`: level of the limit, for statistics. `messages_in`, `bytes_in`: published totals, for a rate relative
+        to the publish rate.
         """
         period_ms = max(1, rate.ratePeriodInSecond) * _MS_PER_S
         super().__init__(rate.dispatchThrottlingRateInMsg, rate.dispatchThrottlingRateInByte, period_ms, now_ms)

@@ -1,4 +1,4 @@
-"""One publish rate limit of a broker, resource group or topic, and the queue of waiting clients."""
+"""One publish rate limit of a broker, resource group or topic, with its queue of waiting clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_WAIT_MS = 1000
 
 
 class PublishWaiter(ABC):
-    """A client that can wait for a publish rate."""
+    """A client connection that can wait for a publish rate."""
 
     @abstractmethod
     def publish_again(self) -> None: ...
 
 
 class WaitingPublishers:
-    """A queue of clients. Without a rate, they wait until the queue is opened."""
+    """Queue of clients that wait to publish. A queue without a rate stays closed until it is opened explicitly."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,11 +35,11 @@ class WaitingPublishers:
 
     @property
     def oldest_since_ms(self) -> float | None:
-        """Monotonic start of the longest wait; None without waiters."""
+        """Start of the longest wait by the monotonic clock, or None if the queue is empty."""
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
-        """Monotonic start of the client's wait; None if it does not wait."""
+        """Return the start of the client's wait by the monotonic clock, or None if it does not wait."""
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
@@ -61,7 +61,7 @@ class WaitingPublishers:
 
 
 class PublishRateLimit(WaitingPublishers):
-    """Shared by all topics under it."""
+    """Publish rate, its remaining tokens and its queue, shared by all topics under the limit."""
 
     def __init__(self, runtime: Runtime, rate: PublishRate) -> None:
         assert is_limited(rate)
@@ -94,7 +94,7 @@ def is_limited(rate: PublishRate) -> bool:
 def renewed_publish_limit(
     runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
-    """Return the limit for `rate`: `before` if the rate is unchanged, None without a limit."""
+    """Return the limit for `rate`: the object `before` if its rate is unchanged, None if `rate` is unlimited."""
     if not is_limited(rate):
         return None
     return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

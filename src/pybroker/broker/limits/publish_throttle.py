@@ -1,12 +1,12 @@
-"""The publish rate limits of one topic: those of the broker, the resource group and the topic.
+"""Publish rate limits that apply to one topic: of the broker, the resource group, and the topic.
 
-A message over a limit is not refused. The broker stops reading from its client until the message may pass, which keeps
-the order, even in the middle of a socket read: 64 KiB can contain a thousand messages, minutes of a low rate, and their
-sends would time out. Messages also wait here while a topic restores deduplication. A topic without a limit has no
-throttle.
+A message over a limit is not rejected. The broker stops reading from its client until the limit permits the message,
+which preserves the order of messages. The broker stops even in the middle of received data, because 64 KiB can contain
+a thousand messages. At a low rate, these messages take minutes, and the clients' sends would time out. Messages also
+wait here while the topic restores its deduplication state. A topic without limits has no throttle object.
 
-Invariants: a waiter continues as soon as its limit permits the next message, in the order of arrival; when a limit
-changes or its topic closes, no client waits for the old limit.
+Invariants: waiters continue in order of arrival, each as soon as the limit permits its next message; no client waits
+for a limit that was replaced, or for a closed topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pybroker.runtime.clock import Clock
 
 
 class PublishThrottle:
-    """`own`: the topic's own limit. `held`: the queue of all clients while the topic accepts no messages."""
+    """Combined publish limits of one topic. `own`: the limit of this topic alone. `held`: queue of all clients while
+    the topic accepts no messages.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class PublishThrottle:
         self._counters = counters
 
     def admit(self, run: SendRun) -> int:
-        """Return how many of these messages may be published now, and count them."""
+        """Return how many of a producer's messages (`run`) may be published now, and consume their tokens."""
         if self.held is not None:
             return 0
         now_ms = self._clock.monotonic_ms()

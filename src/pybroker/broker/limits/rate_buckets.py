@@ -1,6 +1,6 @@
 """Token buckets for messages and bytes. Pure; times are monotonic milliseconds.
 
-A message may overdraw a bucket; then nothing passes until the debt is refilled, so the average rate is exact.
+A message may overdraw a bucket. Then no message passes until the debt is refilled, so the average rate is exact.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from pybroker.waiting.token_bucket import TokenBucket
 
 
 class RateBuckets:
-    """Limits of messages, bytes, or both, for each period."""
+    """Token buckets for messages, bytes, or both, refilled in each period."""
 
     __slots__ = ("_buckets", "_bytes", "_messages")
 
     def __init__(self, messages: int, size_bytes: int, period_ms: int, now_ms: float) -> None:
-        """`messages` and `size_bytes`: 0 or less is no limit."""
+        """`messages`, `size_bytes`: tokens per period; 0 or less for no limit."""
         self._messages = TokenBucket(messages, period_ms, now_ms) if messages > 0 else None
         self._bytes = TokenBucket(size_bytes, period_ms, now_ms) if size_bytes > 0 else None
         self._buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
-        assert self._buckets, "a limit without a limit"
+        assert self._buckets, "a rate limit needs a limit of messages or bytes"
 
     def allowance(self, now_ms: float) -> tuple[float, float]:
-        """Return how many messages and bytes may pass now; infinite without a limit."""
+        """Return how many messages and bytes may pass now; infinity without a limit."""
         messages = inf if self._messages is None else self._messages.available(now_ms)
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """Return how many of these entries may pass now. The last one may overdraw."""
+        """Return how many of the entries may pass now. The last one may overdraw a bucket."""
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
             return len(payloads)
@@ -54,5 +54,5 @@ class RateBuckets:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """Return the milliseconds from the last query until something may pass again."""
+        """Time in milliseconds from the last query until a message may pass again."""
         return max(bucket.wait_ms() for bucket in self._buckets)

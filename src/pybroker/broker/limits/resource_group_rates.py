@@ -1,6 +1,6 @@
-"""Rate limits of resource groups: on this broker, all topics of a group share one publish and one dispatch limit.
+"""Rate limits of resource groups. On this broker, all topics of a group share one publish limit and one dispatch limit.
 
-Invariant: a group keeps its limit objects, and so their token counts, while its rates do not change.
+Invariant: while a group's rates do not change, its limit objects stay the same, and with them their token counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RatesOfGroup:
-    """None is no limit."""
+    """Limits of one resource group; None for no limit."""
 
     def __init__(self) -> None:
         self.publish_rate_limit: PublishRateLimit | None = None
@@ -28,7 +28,7 @@ _UNLIMITED = RatesOfGroup()
 
 
 class ResourceGroupRates:
-    """Owned by the broker."""
+    """Limits of all resource groups on this broker."""
 
     def __init__(self, runtime: Runtime, groups: ResourceGroups) -> None:
         self._runtime = runtime
@@ -36,7 +36,7 @@ class ResourceGroupRates:
         self._limits: dict[str, RatesOfGroup] = {}
 
     def of(self, name: str | None) -> RatesOfGroup:
-        """Return the limits of a group; none for an unknown group."""
+        """Return the limits of the group `name`; no limits for an unknown group."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED
@@ -47,11 +47,11 @@ class ResourceGroupRates:
         return limits
 
     def name_of(self, limit: object) -> str | None:
-        """Return the resource group of this publish limit, or None."""
+        """Return the name of the resource group that owns this publish limit, or None."""
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:
-        """Apply changed rates or the deletion of a group. Its topics must renew their limits."""
+        """Apply changed rates or the deletion of a group. The caller then renews the limits of the group's topics."""
         limits = self._limits.get(name)
         if limits is not None:
             group = self._groups.get(name)

@@ -1,4 +1,4 @@
-"""The rate at which a consumer may subscribe to a topic. Pure; times are monotonic milliseconds."""
+"""Rate limit of SUBSCRIBE commands per consumer on a topic. Pure; times are monotonic milliseconds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pybroker.model.policies import SubscribeRate
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_CONSUMERS = 10_000
-"""Above it, consumers that have not subscribed for a period are forgotten, then the oldest."""
+"""Maximum number of tracked consumers. Above it, idle consumers are removed first, then the oldest."""
 
 
 class SubscribeRateLimit:
-    """Owned by a topic."""
+    """Subscribe rate of one topic, with a token count for each consumer."""
 
     def __init__(self, rate: SubscribeRate) -> None:
         assert rate.subscribeThrottlingRatePerConsumer > 0
@@ -20,7 +20,7 @@ class SubscribeRateLimit:
         self._buckets: dict[Hashable, TokenBucket] = {}
 
     def admits(self, consumer: Hashable, now_ms: float) -> bool:
-        """Return whether `consumer` may subscribe now, and count it."""
+        """Return whether `consumer` may subscribe now. If so, consume a token."""
         bucket = self._buckets.get(consumer)
         if bucket is None:
             if len(self._buckets) >= MAX_CONSUMERS:

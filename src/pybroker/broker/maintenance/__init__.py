@@ -1,1 +1,1 @@
-"""Periodic checks, and work that an operator requests. Start with `periodic_maintenance.py`."""
+"""Periodic maintenance, and maintenance that an administrator requests. Start with `periodic_maintenance.py`."""

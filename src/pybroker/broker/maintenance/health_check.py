@@ -1,6 +1,6 @@
-"""The health check: publishes a message to a system topic and reads it back.
+"""Health check: publishes a message to a system topic and reads it back.
 
-The topic's namespace exists without creation. Retention deletes the messages, because there are no subscriptions.
+The topic's namespace exists without being created. The topic has no subscriptions, so retention deletes its messages.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """A request during a running check gets a check of its own afterwards, because each proves the state at its
-    time.
+    """Executor of health checks. A request during a running check gets its own check afterwards, because a check proves
+    the state only at its time.
     """
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
@@ -35,7 +35,7 @@ class HealthCheck:
         self._running = asyncio.Lock()
 
     async def run(self) -> None:
-        """Raises BrokerError if the broker cannot store a message and read it back."""
+        """Check the broker. Raises BrokerError if a message cannot be stored or read back."""
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping")
         try:

@@ -1,6 +1,8 @@
-"""Periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
+"""Periodic maintenance of all topics.
 
-Invariants: a check yields to the event loop after each slice of work; a failure in one topic is logged and affects
+The checks are retention, message expiry, unused subscriptions, inactive topics, backlog quotas, and compaction.
+
+Invariants: a check yields to the event loop after each slice of work. A failure in one topic is logged and affects
 neither other topics nor later checks.
 """
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 SLICE_MS = 1.0
 FULL_DISK_CHECK_S = 1.0
-"""Of the search for unneeded ledgers while the disk is full."""
+"""Interval between searches for deletable ledgers while the disk is full."""
 LEAST_CACHE_AGE_S = 1.0
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
@@ -41,7 +43,7 @@ _Topic = TypeVar("_Topic", bound="TopicBase")
 
 
 class Maintenance:
-    """Owned by the broker service; the app runs it."""
+    """Scheduler of the periodic checks."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class Maintenance:
             except StoreError as error:
                 logs.error("maintenance.failed", check=what, topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
-                # The bug concerns one topic: the others continue.
+                # The bug concerns one topic. The check continues with the next topic.
                 logs.error("maintenance.failed", check=what, topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 
@@ -173,8 +175,8 @@ async def _expire(topic: Topic) -> None:
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """Delete subscriptions that were not used for the configured time since the topic was loaded; earlier use is
-    unknown.
+    """Delete subscriptions that have been unused for the configured time. The time starts at the topic's load, because
+    earlier use is unknown.
     """
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:

@@ -1,4 +1,4 @@
-"""Changes of policies and settings at run time: applied to loaded topics and published to `__change_events`.
+"""Changes of policies and settings at run time: applied to loaded topics, and published to `__change_events`.
 
-Default policies are in `broker/context/default_policies.py`, the policies themselves in `model/policies.py`.
+Default policies are in `broker/context/default_policies.py`, policy types in `model/policies.py`.
 """

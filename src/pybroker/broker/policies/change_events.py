@@ -1,9 +1,9 @@
-"""Publishes each change of a topic's policies to the system topic `__change_events` of its namespace, as Pulsar does.
+"""Publishes each change of topic policies to the namespace's system topic `__change_events`, as Pulsar does.
 
-The policies are durable in the metadata store before, and this broker never reads the events: a crash or a full disk
-can lose an event, but no policy. Events of one namespace are published in order, in the background.
+The policies are already durable in the metadata store, and this broker never reads the events. So a crash or a full
+disk can lose an event, but no policy. The events of a namespace are published in order, in the background.
 
-With ledgers on BookKeeper, the events are the store of the policies instead (`system_topic_policies.py`).
+With ledgers on BookKeeper, the system topic is itself the store of the policies (`system_topic_policies.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STRATEGY = "ALWAYS_COMPATIBLE"  # accepts any schema that is registered already
 
 
 class ChangeEvents:
-    """Owned by the broker service, which reports the changes."""
+    """Queue of policy change events. The broker service adds the changes."""
 
     def __init__(self, broker_context: BrokerContext, topics: Topics) -> None:
         self._broker_context = broker_context
@@ -37,7 +37,9 @@ class ChangeEvents:
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Publish the own policies of `topic`, which are durable; None if it has none."""
+        """Queue an event with the policies that are set on `topic` (None: no policies). They must already be
+        durable.
+        """
         namespace = self._broker_context.resources.namespace(topic.namespace)
         if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return

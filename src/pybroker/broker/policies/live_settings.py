@@ -1,5 +1,6 @@
-"""Applies configuration changes at run time to objects that copied their settings, such as dispatchers. Other code
-reads the configuration at each use.
+"""Applies configuration changes at run time to objects that hold copies of settings, such as dispatchers.
+
+All other code reads the configuration at each use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MIB = 1024 * 1024
 
 
 class LiveSettings:
-    """Listens to the dynamic configuration."""
+    """Listener of the dynamic configuration."""
 
     def __init__(
         self, dynamic: DynamicConfiguration, broker_context: BrokerContext, policy_changes: PolicyChanges

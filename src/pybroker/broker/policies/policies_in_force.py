@@ -1,6 +1,6 @@
-"""Effective policies of any topic, for queries.
+"""Queries of the effective policies of any topic.
 
-A loaded topic caches them; for other topics they are computed from the stored policies.
+Loaded topics cache their effective policies; for unloaded topics they are computed from the stored policies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PoliciesInForce:
-    """Owned by the broker service."""
+    """Queries of effective policies for the REST API."""
 
     def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics, partitioned: PartitionedTopics) -> None:
         self._broker_context = broker_context
@@ -24,7 +24,7 @@ class PoliciesInForce:
         self._partitioned = partitioned
 
     async def of_topic(self, topic: TopicName) -> EffectivePolicies:
-        """Return the effective policies of a topic, or of the partitions of a partitioned topic. Raises StoreError."""
+        """Return the effective policies of a topic, or of all partitions of a partitioned topic. Raises StoreError."""
         found = self._of_loaded(topic)
         if found is None:
             own = await self._broker_context.resources.topic_policies_in_force(topic)
@@ -32,7 +32,9 @@ class PoliciesInForce:
         return found
 
     def _of_loaded(self, topic: TopicName) -> EffectivePolicies | None:
-        """Return those of a loaded topic. Fenced topics are ignored, because they are not notified of changes."""
+        """Return the cached policies of a loaded topic, or None. Fenced topics are ignored, because they are not
+        notified of changes.
+        """
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         loaded = (found for found in map(self._loaded.get, names) if found is not None and not found.is_fenced)

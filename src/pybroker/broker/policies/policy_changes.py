@@ -1,6 +1,6 @@
-"""Applies changed policies to loaded topics: those of a namespace, a topic, a resource group, or the defaults.
+"""Applies changed policies (of a namespace, topic, resource group, or the defaults) to loaded topics.
 
-The policies are stored before; `metadata/` reports the changes.
+The policies are already stored when `metadata/` reports the change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPICS_PER_TURN = 64
 
 
 class PolicyChanges(PolicyListener, ResourceGroupListener):
-    """Listens to the metadata resources."""
+    """Listener of policy changes in the metadata store."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
             self.topic_read_again(topic, await self._broker_context.resources.topic_policies_in_force(topic))
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """`policies`: those of the topic, or of all partitions of a partitioned topic."""
+        """Apply the policies of a topic, or of all partitions of a partitioned topic, and publish a change event."""
         self._change_events.changed(topic, policies)
         self.topic_read_again(topic, policies)
 
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Apply the policies. The broker that changed them publishes the event."""
+        """Apply policies that another broker changed. That broker publishes the change event."""
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         for loaded in map(self._loaded.get, names):

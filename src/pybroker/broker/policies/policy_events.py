@@ -1,7 +1,7 @@
-"""The messages of the system topic `__change_events`, as Pulsar's brokers write and read them. No IO.
+"""Format of the messages in the system topic `__change_events`, compatible with Pulsar's brokers. No IO.
 
-A message has a key and an Avro record (`change_events.avsc`) as value. The key is the full name of the topic; for policies that
-all clusters share, with `__G__` in front. A message without a value means that the topic has no such policies.
+A message has a key and an Avro record (`change_events.avsc`). The key is the full topic name; for policies that all
+clusters share, `__G__` precedes it. A message without a value means that the topic has no such policies.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": 
 
 
 class InvalidEvent(ValueError):
-    """The message is not an event about a topic of its namespace."""
+    """The message is not a policy event about a topic of its namespace."""
 
 
 class StoredPolicies(NamedTuple):
-    """The policies of one event."""
+    """Policies of one event: the full Avro record, and the policies that this broker supports."""
 
     policies: TopicPolicies
     document: Mapping[str, Any]
     """The record as it was written. It can have policies that this broker does not know."""
 
     def changed(self, policies: TopicPolicies) -> dict[str, Any]:
-        """Return the record with `policies` instead of those that this broker knows."""
+        """Return the record with `policies` replaced. Fields that this broker does not support keep their values."""
         known = to_pulsar_topic_policies(self.policies)
         unknown = {name: value for name, value in self.document.items() if name not in known}
         return unknown | dict.fromkeys(known) | to_pulsar_topic_policies(policies)
 
 
 class PolicyEvent(NamedTuple):
-    """A decoded message."""
+    """A decoded policy event."""
 
     topic: TopicName
     is_global: bool
@@ -55,7 +55,7 @@ def event_key(topic: TopicName, *, is_global: bool = False) -> str:
 
 
 def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) -> bytes:
-    """Return the value of a message. Raises TypeError and ValueError for a document that the schema does not permit."""
+    """Encode the value of a message. Raises TypeError or ValueError if the document does not match the schema."""
     from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
 
     event = {
@@ -78,7 +78,7 @@ def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) ->
 def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> PolicyEvent:
     """Decode a message of the system topic of `namespace`. Raises InvalidEvent.
 
-    As in Pulsar, a value with the action DELETE deletes like a message without a value.
+    As in Pulsar, an event with the action DELETE has the same effect as a message without a value.
     """
     if not value:
         is_global = key.startswith(GLOBAL_PREFIX)
@@ -117,7 +117,7 @@ def _topic(namespace: NamespaceName, name: str) -> TopicName:
 
 @cache
 def event_schema() -> SchemaData:
-    """Return the topic's schema, byte for byte as Pulsar registers it."""
+    """Return the schema of the system topic, byte for byte as Pulsar registers it."""
     return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
 
 

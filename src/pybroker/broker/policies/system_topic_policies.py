@@ -1,12 +1,14 @@
-"""Topic policies in the system topic `__change_events` of each namespace, where Java brokers have them.
+"""Topic policies that are stored in the system topic `__change_events` of each namespace, as Java brokers store them.
 
-Used with ledgers on BookKeeper. A broker reads the topic of a namespace when the first topic of the namespace needs its
-policies, and follows it from then on. A change is a message; it is complete when this broker has read its own message back. The
-topic can belong to another broker, so this broker is a client of its cluster, like a Java broker.
+Used with ledgers on BookKeeper. When the first topic of a namespace needs its policies, the broker reads the whole
+system topic and then follows it. A change is published as a message and is complete when this broker has read that
+message back. Another broker may own the system topic, so this broker accesses it as a client of the cluster, like a
+Java broker.
 
-Operation: one reading task for each namespace. A lost connection is repaired by the client; other errors start a new reader,
-which reads all policies again before they replace the former ones.
-Limits: `MAX_NAMESPACES` with readers; above it, namespaces without loaded topics are forgotten, the longest unused first.
+Operation: one reader task per namespace. The client repairs lost connections. After any other error, a new reader
+starts, and the former policies stay in use until it has read all policies.
+Limits: at most `MAX_NAMESPACES` namespaces have readers. Above this number, readers of namespaces without loaded topics
+are stopped, longest unused first.
 """
 
 from __future__ import annotations
@@ -54,9 +56,9 @@ if TYPE_CHECKING:
 MAX_NAMESPACES = 1_000
 RETRY_DELAY_S = 1.0
 READ_BACK_TIMEOUT_S = 30.0
-"""How long a change waits until this broker has read it back."""
+"""Maximum wait of a change until this broker has read its message back."""
 LAST_MESSAGE_TIMEOUT_S = 5.0
-"""How long the first reading waits for a message that the topic reports and does not deliver."""
+"""Maximum wait of the first read for a last message that the topic reports but does not deliver."""
 
 _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
@@ -64,7 +66,7 @@ Notify = Callable[[TopicName, TopicPolicies | None], None]
 
 
 class SystemTopicPolicies(TopicPoliciesStore):
-    """Owned by the broker service. `notify` receives the changed policies of each topic."""
+    """Store of topic policies in system topics. `notify` is called with the changed policies of each topic."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._loaded = loaded
         self._notify = notify
         self.client = client
-        """Returns the client. Raises AccessRefused."""
+        """Returns the broker's client of its cluster. Raises AccessRefused."""
         self._namespaces: dict[NamespaceName, _Namespace] = {}  # the longest unused first
         self._changing: KeyedLock[TopicName] = KeyedLock()
 
@@ -120,7 +122,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
     # --- namespaces
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Stop reading the topic of a namespace that is being deleted."""
+        """Stop the reader if the namespace is being deleted."""
         reading = self._namespaces.get(namespace)
         if reading is not None and not self._exists(namespace):
             del self._namespaces[namespace]
@@ -131,7 +133,9 @@ class SystemTopicPolicies(TopicPoliciesStore):
         return policies is not None and not policies.deleted
 
     async def _read(self, topic: TopicName) -> _Namespace | None:
-        """Return the namespace once all its policies are read. None for a topic that has no policies of its own."""
+        """Return the namespace when all its policies are read. None for a topic that cannot have policies, such as a
+        system topic.
+        """
         if system_topics.is_system_topic(topic) or not self._exists(topic.namespace):
             return None
         namespace = self._namespaces.pop(topic.namespace, None)
@@ -181,7 +185,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._notify(topic, namespace.table.in_force(topic))
 
     async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
-        """Return the policies that are still documents of the metadata store, by path. Raises StoreError."""
+        """Return the policies that are still stored as documents in the metadata store, by path. Raises StoreError."""
         store = self._broker_context.metadata_store
         parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"
         found = {}
@@ -194,7 +198,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
 
 
 class _Namespace:
-    """The reader and the writer of one namespace's system topic."""
+    """Reader and writer of one namespace's system topic."""
 
     def __init__(self, name: NamespaceName, owner: SystemTopicPolicies) -> None:
         self.topic = system_topics.change_events(name)
@@ -214,7 +218,7 @@ class _Namespace:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no caller waits for the policies or for a change."""
+        """Whether no caller is waiting for the policies or for a change."""
         return self.is_read.is_set() and not self._users
 
     async def close(self) -> None:
@@ -237,7 +241,7 @@ class _Namespace:
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def _read_all(self) -> None:
-        """Read all events, and follow the topic until an error. Raises one of `_FAILURES`."""
+        """Read all events, then follow the topic until an error. Raises one of `_FAILURES`."""
         async with await self._owner.client().reader(str(self.topic), read_compacted=True) as reader:
             table = TopicPolicyTable()
             while await reader.has_more():
@@ -263,7 +267,7 @@ class _Namespace:
     async def _receive(
         self, table: TopicPolicyTable, reader: MessageConsumer, timeout_s: float | None = None
     ) -> PolicyEvent | None:
-        """Apply the next message. Returns None for a message that is no event. Raises one of `_FAILURES`."""
+        """Apply the next message. Return its event, or None if it is not a valid event. Raises one of `_FAILURES`."""
         event = None
         try:
             message = await reader.receive(timeout_s)
@@ -283,9 +287,10 @@ class _Namespace:
         return event
 
     async def _adopt_documents(self, table: TopicPolicyTable) -> None:
-        """Publish policies of the metadata store that the topic does not have, and delete their documents.
+        """Move policies from the metadata store to the system topic, unless the system topic has policies for the same
+        topic. Delete the documents.
 
-        A broker with local ledgers, or an import, has stored them. Raises one of `_FAILURES`.
+        The documents come from a broker with local ledgers or from an import. Raises one of `_FAILURES`.
         """
         store = self._owner.broker_context.metadata_store
         try:
@@ -303,7 +308,7 @@ class _Namespace:
     # --- writing
 
     async def publish(self, key: str, value: bytes | None, *, is_global: bool) -> None:
-        """Store an event and wait until it is read back. Raises TimeoutError, and one of `_FAILURES`."""
+        """Publish an event and wait until it has been read back. Raises TimeoutError, and one of `_FAILURES`."""
         async with self._used():
             stored = await self._send(key, value, is_global=is_global)
             async with asyncio.timeout(READ_BACK_TIMEOUT_S):

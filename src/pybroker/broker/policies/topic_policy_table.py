@@ -1,4 +1,4 @@
-"""The policies of a namespace's topics as its system topic has them. No IO."""
+"""Policies of all topics of a namespace, as computed from the events of its system topic. No IO."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NO_POLICIES = StoredPolicies(TopicPolicies(), {})
 
 
 class TopicPolicyTable:
-    """Applies the events of one namespace in their order. Invariant: equal events give equal tables, however often each is
-    read.
+    """Applies the policy events of one namespace in order. Invariant: reading an event repeatedly does not change the
+    result.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TopicPolicyTable:
             table[event.topic] = event.stored
 
     def local(self, topic: TopicName) -> StoredPolicies | None:
-        """Return the policies of `topic` in this cluster."""
+        """Return the policies of `topic` that apply only in this cluster."""
         return self._local.get(topic)
 
     def of_all_clusters(self, topic: TopicName) -> StoredPolicies | None:
@@ -39,7 +39,7 @@ class TopicPolicyTable:
         return self._global.get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic`: those of this cluster, and for the others those that all clusters share."""
+        """Return the policies of `topic`. Policies of this cluster override policies that all clusters share."""
         local = (self._local.get(topic) or NO_POLICIES).policies
         shared = self._global.get(topic)
         return local if shared is None else with_global_policies(local, shared.policies)

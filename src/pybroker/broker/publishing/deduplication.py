@@ -1,16 +1,18 @@
-"""Deduplication by sequence ids: the state of each producer name of a topic.
+"""Deduplication by sequence ids: state per producer name of one topic.
 
-Each name has two numbers: the highest sequence id passed to the ledger (pushed), and the highest durable one
-(persisted). A message above the first is new, one up to the second is a duplicate; in between, the result is not known
-yet. A batch has the range from its first to its highest id. The chunks of a large message share one id, which counts as
-pushed with the last chunk, so an incomplete message can be sent again. Markers are ignored.
+Each producer name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest
+durable one (persisted). A message above `pushed` is new. A message up to `persisted` is a duplicate. For a message in
+between, the result of the earlier attempt is not known yet. A batch covers the range from its first to its highest
+sequence id. All chunks of a large message share one id, which counts as pushed with the last chunk, so that an
+incomplete message can be sent again. Markers are ignored.
 
-After a failed message, the producer session accepts no more messages: if a later one were stored, the failed one would
-count as a duplicate when it is sent again. The refusal makes the client reconnect, which begins a new session.
+After a failed message, the producer session accepts no further messages: if a later message were stored, the failed one
+would count as a duplicate when the client resends it. The rejection makes the client reconnect, which starts a new
+session.
 
-Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition counts as
-a duplicate. A message that is stored although an earlier one failed does not count as persisted: a duplicate is better
-than a loss.
+Invariants: persisted <= pushed, and both are equal while no message is in flight. A message is durable before a
+repetition counts as a duplicate. A message that is stored after an earlier one failed does not count as persisted,
+because a duplicate is better than a lost message.
 """
 
 from __future__ import annotations
@@ -25,38 +27,42 @@ from pybroker.model.events import SendRun
 from pybroker.wire.entry_metadata import chunk_of, is_marker
 
 NO_SEQUENCE_ID = -1
-"""For a producer that has stored nothing."""
+"""Last sequence id of a producer without stored messages."""
 _MAX_SEQUENCE_ID = (1 << 63) - 1  # Sequence ids are unsigned on the wire, but clients count with signed numbers.
 _BELOW_ALL = -(1 << 63) - 1
 
 
 class Verdict(Enum):
-    """The decision about a message."""
+    """Decision about a message."""
 
     NEW = auto()
     DUPLICATE = auto()
     UNKNOWN = auto()
-    """It is being stored: the client has to try again."""
+    """An earlier copy of the message is still being stored. The client must resend the message."""
     BEHIND_FAILURE = auto()
-    """An earlier message was not stored: the client has to send both again."""
+    """An earlier message was not stored. The client must resend both messages."""
 
 
 class Part:
-    """Adjacent messages of a run with the same verdict. `highest` is the highest sequence id that they push; None if
-    they contain only first chunks.
+    """Consecutive messages with the same verdict, which belong to one run (messages of a producer that arrived
+    together).
+
+    `highest`: the sequence id that becomes pushed; None if it does not change (incomplete chunked messages).
     """
 
     __slots__ = ("highest", "indexes", "verdict")
 
     def __init__(self, verdict: Verdict, indexes: range | None, highest: int | None) -> None:
-        """`indexes` None: the whole run."""
+        """`indexes`: positions of the messages in the run; None for the whole run."""
         self.verdict = verdict
         self.indexes = indexes
         self.highest = highest
 
 
 class Accepted:
-    """New messages that are being stored; `behind` are duplicates that are answered after them."""
+    """New messages that are being stored. `behind`: duplicates whose receipts must follow the receipts of these
+    messages.
+    """
 
     __slots__ = ("behind", "epoch", "highest", "known", "session")
 
@@ -77,7 +83,11 @@ class Dropped(NamedTuple):
 
 
 class _Known:
-    """`epoch` counts failures: messages that were accepted before the last failure are ignored when they are stored."""
+    """State of one producer name.
+
+    `epoch` counts failures: messages that were accepted before the last failure do not update the state when they are
+    stored.
+    """
 
     __slots__ = (
         "dropped",
@@ -101,8 +111,9 @@ class _Known:
 
 
 class Deduplication:
-    """The producer names of one topic; `forget_inactive` bounds their number. A `session` is one attachment of a
-    producer, compared by identity.
+    """State of all producer names of one topic. `forget_inactive` bounds their number.
+
+    A `session` identifies one attachment of a producer, by object identity.
     """
 
     def __init__(self) -> None:
@@ -114,9 +125,7 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Decide about each message, in order. The caller must report the results before it calls this for the next
-        run.
-        """
+        """Decide about each message in order. The caller must report the results before the next call."""
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids
@@ -154,7 +163,7 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Record a new part as pushed; `accepted` or `refused` must follow."""
+        """Prepare the record of a new part. The caller must call `accepted` or `refused` next."""
         return Accepted(self._known(name), session, highest)
 
     def accepted(self, accepted: Accepted) -> None:
@@ -162,14 +171,14 @@ class Deduplication:
         known.last_accepted = accepted
         known.in_flight += 1
         if highest is not None:
-            assert highest > known.pushed, "a part that is not new was accepted"
+            assert highest > known.pushed, "an accepted part must be new"
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:
-        """Return whether a message of this session failed, so that no later one is accepted."""
+        """Return whether a message of this session failed, so that the session accepts no further messages."""
         known = self._names.get(name)
         return known is not None and known.failed_session is session
 
@@ -194,7 +203,7 @@ class Deduplication:
     def _landed(self, accepted: Accepted) -> None:
         known = accepted.known
         known.in_flight -= 1
-        assert known.in_flight >= 0, "answered twice"
+        assert known.in_flight >= 0, "two results for one message"
         if not known.in_flight:
             known.last_accepted = None
 
@@ -204,7 +213,7 @@ class Deduplication:
             known = self._names[name] = _Known()
         return known
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def is_settled(self, name: str) -> bool:
         known = self._names.get(name)
@@ -216,7 +225,7 @@ class Deduplication:
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
     def dropped(self, name: str, run: SendRun) -> None:
-        """Record duplicates. Their producer receives receipts, and nothing is stored."""
+        """Record duplicates, which are not stored although their producer receives receipts."""
         known = self._known(name)
         before = known.dropped
         messages = 0 if before is None or before.pushed != known.pushed else before.messages
@@ -238,11 +247,11 @@ class Deduplication:
         return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
 
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:
-        """Remove names that have been detached for the timeout, and the longest detached ones above the maximum. Return
-        their number.
+        """Remove names that have been inactive for `timeout_ms`, and the longest inactive names above `max_producers`.
+        Return the number of removed names.
 
-        The time begins at the first call after the producer left. Names with attached producers or messages in flight
-        stay.
+        A name becomes inactive at the first call after its producer left. Names with an attached producer or with
+        messages in flight are never removed.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():

@@ -1,4 +1,4 @@
-"""Base class of peers that publish for the broker itself, without a connection."""
+"""Base class of peers that publish for the broker itself and have no client connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.model.position import Position
 
 
 class Publisher(Peer):
-    """A peer that publishes and does nothing else."""
+    """A peer that only publishes and never consumes."""
 
     address = ""
     client_version = ""
@@ -20,7 +20,7 @@ class Publisher(Peer):
 
     @abstractmethod
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Handle the durable position of this message, or the error."""
+        """Handle the result for a message: its durable position, or the error."""
 
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
         for offset, sequence_id in enumerate(run.sequence_ids):

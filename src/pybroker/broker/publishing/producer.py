@@ -12,7 +12,9 @@ from pybroker.model.counters import ProducerCounters
 
 
 class Producer:
-    """Invariant: `pending` messages were passed to the managed ledger (if there is one) and are not answered yet."""
+    """Producer of a client or of the broker itself. Invariant: `pending` messages were passed to the managed ledger (if
+    there is one) and have no receipt yet.
+    """
 
     __slots__ = (
         "_drained",
@@ -52,9 +54,9 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`leave` detaches it from the topic. `is_encrypted`: the client declares encryption. `former_epoch`: the
-        topic's epoch when the client had exclusive access before. `request_id`: of the PRODUCER command, which is
-        answered again when a waiting producer gets access.
+        """`leave` detaches the producer from the topic. `is_encrypted`: the client declares that it encrypts messages.
+        `former_epoch`: the topic epoch of the client's earlier exclusive access. `request_id`: id of the PRODUCER
+        command, for its second response when a waiting producer gets access.
         """
         self._leave = leave
         self.producer_id = producer_id
@@ -69,11 +71,11 @@ class Producer:
         self.former_epoch = former_epoch
         self.request_id = request_id
         self.topic_epoch: int | None = None
-        """At the attachment; None before the first exclusive access."""
+        """Epoch of the topic when the producer was attached; None if no producer ever had exclusive access."""
         self.is_waiting = False
-        """Whether its client knows that it must wait for exclusive access."""
+        """True if the client was notified that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None
-        """Why it does not get exclusive access, or has lost it."""
+        """Error that explains why the producer did not get exclusive access, or lost it."""
         self.counters = ProducerCounters()
         self.schema_version = b""
         """Empty without a schema."""
@@ -83,7 +85,7 @@ class Producer:
 
     def completed(self, message_count: int) -> None:
         self.pending -= message_count
-        assert self.pending >= 0, "answered more than was published"
+        assert self.pending >= 0, "more results than published messages"
         if not self.pending and self._drained is not None:
             self._drained.set()
 

@@ -1,8 +1,10 @@
-"""Access of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and
-the topic epoch.
+"""Access of producers to a topic: rules of the access modes and the topic epoch.
 
-Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access, while others
-may wait for it. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
+The access modes are Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive.
+
+Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases
+except free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive,
+F: ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over
@@ -10,12 +12,13 @@ may wait for it. The result for a new producer (E: Exclusive, F: ExclusiveWithFe
     shared, some wait       ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
     held                    ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
 
-Each take-over increments the epoch, which begins at 0. The caller stores the new epoch before it calls `took_over` and
-answers the producer. Until then the producer *claims* the topic, which is closed to others and still has the old epoch.
+Each take-over increments the epoch, which begins at 0. The caller stores the new epoch durably, then calls `took_over`,
+then responds to the producer. In between, the producer *claims* the topic: the topic accepts no other producers and
+still has the old epoch.
 
 A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken
-over, and the producer becomes the holder again with the same epoch. If it is older, the producer is fenced, because its
-unsent messages must not follow those of its successor.
+over since, and the producer becomes the holder again with the same epoch. If it is older, the producer is fenced,
+because its unsent messages must not follow the messages of its successor.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from pybroker.errors import ProducerBusy, ProducerFenced
 
 
 class AccessMode(StrEnum):
-    """Names as in the protocol and the statistics."""
+    """Access mode of a producer, named as in the protocol and the statistics."""
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
@@ -38,25 +41,25 @@ class AccessMode(StrEnum):
 
 
 class Candidate(Protocol):
-    """A producer for these rules; compared by identity."""
+    """Attributes of a producer that the access rules use. Compared by identity."""
 
     @property
     def name(self) -> str:
-        """Used in error texts and to recognize a reconnect."""
+        """Producer name, used in error texts and to recognize a reconnecting producer."""
 
     @property
     def access_mode(self) -> AccessMode: ...
 
     @property
     def former_epoch(self) -> int | None:
-        """The epoch of its earlier exclusive access to the topic, or None."""
+        """Epoch of the producer's earlier exclusive access to the topic, or None."""
 
 
 P = TypeVar("P", bound=Candidate)
 
 
 class Standing(Enum):
-    """The result for a new producer."""
+    """State of a producer after it joined."""
 
     ATTACHED = "attached"
     CLAIMS = "claims"
@@ -65,7 +68,9 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[P]):
-    """The result for a new producer, and the producers that it has displaced: attached, claiming, and waiting ones."""
+    """Result for a new producer, and the producers that it displaced: `fenced` were attached or claiming,
+    `fenced_waiting` were waiting.
+    """
 
     standing: Standing
     fenced: Sequence[P] = ()
@@ -74,8 +79,8 @@ class Joined(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Left(Generic[P]):
-    """The waiting producer that claims the topic because another one left, and waiting producers whose former epoch is
-    outdated.
+    """Result of a producer's departure: the waiting producer that now claims the topic, and waiting producers that are
+    fenced because their epoch is outdated.
     """
 
     claimant: P | None = None
@@ -83,14 +88,13 @@ class Left(Generic[P]):
 
 
 class ProducerAccess(Generic[P]):
-    """The producers of one topic.
+    """Access state of the producers of one topic.
 
-    Invariants: either producers share the topic, or one holds or claims it, or neither, and then no producer waits; a
-    producer is in one group only; `epoch` never decreases.
+    Invariants: the topic is free without waiting producers, or producers share it, or one producer holds or claims it.
+    A producer is in one of these groups only. `epoch` never decreases.
     """
 
     def __init__(self, epoch: int | None) -> None:
-        """`epoch`: the stored epoch, None without one."""
         self.epoch = epoch
         self._shared: dict[P, None] = {}
         self._holder: P | None = None  # or claimant
@@ -129,11 +133,11 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """If `producer` is a reconnect of the holder on another connection, queue it first and return True. A producer
-        with WaitForExclusive uses `join`.
+        """If `producer` is the holder that reconnected on another connection, make it the first waiting producer and
+        return True.
 
-        The caller then checks the old connection. If it is alive, it calls `leave`; if not, `producer` becomes the
-        holder.
+        The caller then checks whether the old connection is alive. If so, the caller removes `producer` with `leave`;
+        otherwise `producer` becomes the holder. A WaitForExclusive producer uses `join` instead.
         """
         if not self._is_return(producer):
             return False
@@ -147,7 +151,7 @@ class ProducerAccess(Generic[P]):
         return producer.former_epoch is not None and producer.former_epoch == self.epoch
 
     def succeed(self, old: P, new: P) -> None:
-        """Replace `old` by `new`: the same client has reconnected on the same connection."""
+        """Replace `old` by `new`: the client has reopened the same producer on the same connection."""
         if old is self._holder:
             self._holder = new
         else:
@@ -159,11 +163,11 @@ class ProducerAccess(Generic[P]):
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the claimed epoch is stored. Return False if `producer` lost the topic or left since."""
+        """Record that the claimed epoch is durable. Return False if `producer` lost the claim or left meanwhile."""
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False
-        assert self.epoch is None or epoch >= self.epoch, "an epoch gets smaller"
+        assert self.epoch is None or epoch >= self.epoch, "the topic epoch must not decrease"
         self.epoch, self._claimed_epoch = epoch, None
         return True
 
@@ -194,11 +198,11 @@ class ProducerAccess(Generic[P]):
         return present, waiting
 
     def check_invariants(self) -> None:
-        assert self._holder is None or not self._shared, "shared and held at once"
-        assert not self._waiting or self._holder is not None or self._shared, "waiting for nobody"
-        assert self._claimed_epoch is None or self._holder is not None, "a claim of nobody"
+        assert self._holder is None or not self._shared, "a topic is both shared and held"
+        assert not self._waiting or self._holder is not None or self._shared, "producers wait for a free topic"
+        assert self._claimed_epoch is None or self._holder is not None, "an epoch is claimed without a claimant"
         everybody = [*self._shared, *self._waiting, *([] if self._holder is None else [self._holder])]
-        assert len({id(each) for each in everybody}) == len(everybody), "one producer, two places"
+        assert len({id(each) for each in everybody}) == len(everybody), "a producer is in two groups"
 
     def _claim(self, producer: P) -> None:
         former = producer.former_epoch

@@ -1,7 +1,7 @@
-"""Limits of the number of producers of a topic, and the requirement of encryption.
+"""Admission of producers: maximum number of producers of a topic, and required encryption.
 
-Policies are read for each new producer: a lowered limit closes no connected one. 0 is no limit. System topics have no
-limits.
+Policies are checked only when a producer connects; a lowered limit disconnects no producer. A limit of 0 means
+unlimited. System topics have no limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
-    """Raises ProducerBusy at the limit of the topic, or of the client's address."""
+    """Check the producer limits of the topic and of the client's IP address. Raises ProducerBusy."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers
@@ -33,6 +33,6 @@ def require_room_for_producer(topic: TopicContext, attached: Collection[Producer
 
 
 def require_encryption(topic: TopicContext, producer: Producer) -> None:
-    """Raises MetadataError if the topic requires encryption and the producer does not declare it."""
+    """Check that the producer declares encryption if the topic requires it. Raises MetadataError."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")

@@ -1,7 +1,7 @@
-"""The producers of one topic: attached ones by name, the holder of exclusive access, and producers that wait for it.
+"""Producers of one topic: attached producers by name, the holder of exclusive access, and producers that wait for it.
 
-It performs the decisions of `producer_access.py`: an epoch is durable before its producer is answered, and a holder
-whose client is dead is closed after a liveness check.
+Carries out the decisions of `producer_access.py`. The topic epoch is durable before its producer receives a response. A
+holder that blocks other producers is checked with a PING, and closed if its client is dead.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
 
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
-"""The topic's property with its epoch; REST shows it among the others."""
+"""Topic property that stores the topic epoch. The REST API returns it like any other property."""
 LARGEST_EPOCH = 1 << 62
-"""Never reached, so later epochs fit into the protocol's 64 bits."""
+"""Upper limit of a stored epoch, so that later epochs fit into the protocol's 64 bits."""
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """Return None if no epoch is stored, or if an administrator has written an invalid value."""
+    """Return the stored topic epoch. None if there is none, or if an administrator has overwritten it with an invalid
+    value.
+    """
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -36,7 +38,7 @@ class ProducerOwner(Protocol):
     """The topic of a registry."""
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raise the error with which the topic refuses `producer`, if it does."""
+        """Check that the topic accepts `producer`. Raises the error for the client."""
 
     async def store_epoch(self, epoch: int) -> None: ...
 
@@ -44,7 +46,9 @@ class ProducerOwner(Protocol):
 
 
 class ProducerRegistry:
-    """Invariants: each producer in `attached` may publish; one with exclusive access is alone."""
+    """All producers of one topic. Invariants: each producer in `attached` may publish; a producer with exclusive access
+    is the only attached one.
+    """
 
     def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
         self._topic = topic
@@ -66,11 +70,11 @@ class ProducerRegistry:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the last take-over, or None."""
+        """Topic epoch of the last take-over, or None."""
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or let it wait. Raises the errors of `add`, and StoreError."""
+        """Attach `producer`, or let it wait for access. Raises the errors of `add`, and StoreError."""
         try:
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
@@ -83,7 +87,8 @@ class ProducerRegistry:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Add `producer`. One that claims the topic is not attached yet, but blocks all others.
+        """Add `producer` without waiting. A producer that claims the topic is not attached yet, but already blocks
+        other producers.
 
         Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
@@ -109,8 +114,8 @@ class ProducerRegistry:
         return joined.standing
 
     def _succeeds(self, producer: Producer) -> bool:
-        """Replace the producer of the same name if `producer` is a new attempt of the same client on the same
-        connection.
+        """If the client has opened a producer of this name again on the same connection, replace the earlier one.
+        Return whether it was replaced.
         """
         present = self.attached.get(producer.name)
         if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
@@ -127,7 +132,9 @@ class ProducerRegistry:
         return is_same
 
     async def _take_over(self, producer: Producer) -> None:
-        """Store the claim of `producer`, then attach it. Raises StoreError, or the reason why it lost the claim."""
+        """Store the epoch that `producer` claims, then attach it. Raises StoreError, or the reason why the producer
+        lost the claim.
+        """
         epoch = self._access.claimed_epoch(producer)
         try:
             if epoch is not None:
@@ -146,7 +153,7 @@ class ProducerRegistry:
         self._topic.broker_context.refusals.admitted(str(self._topic.name), producer.name, producer.peer.address)
 
     def remove(self, producer: Producer) -> None:
-        """Remove `producer`. The next waiting producer gets access if nothing blocks it."""
+        """Remove `producer`. If exclusive access is free now, the next waiting producer gets it."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             self._topic.in_use()
@@ -171,8 +178,11 @@ class ProducerRegistry:
             producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
-        """Return whether the blocking producer is gone, or its client is found dead now. If it was the same producer on
-        another connection, `producer` then claims the topic before all that wait.
+        """Check whether the client of the producer that blocks `producer` is alive. Return True if the blocking
+        producer is gone.
+
+        If the blocking producer is an earlier connection of the same producer, `producer` then claims the topic ahead
+        of all waiting producers.
         """
         holder = self._access.holder or self.attached.get(producer.name)
         if holder is None or holder.peer is producer.peer:
@@ -190,13 +200,12 @@ class ProducerRegistry:
         return self._access.claimed_epoch(producer) is not None
 
     async def _check_holder(self) -> None:
-        """Close the holder if its client is dead while other producers wait."""
         holder = self._access.holder
         if holder is not None:
             await holder.peer.is_alive()
 
     def close_all(self, refusal: BrokerError) -> None:
-        """Close all producers. Waiting producers receive `refusal`."""
+        """Close all producers. Waiting producers receive the error `refusal`."""
         present, waiting = self._access.clear()
         for producer in (*present, *waiting):
             if self.attached.get(producer.name) is producer:
@@ -215,8 +224,8 @@ class ProducerRegistry:
                 self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
-        """Close `producer` without notifying its client, which would reconnect immediately; its next SEND is
-        answered with an error.
+        """Close `producer` without notifying its client, which would reconnect immediately. The client receives an
+        error for its next message.
         """
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
@@ -230,8 +239,8 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """Refuse exclusive access to a waiting or claiming `producer`. A caller of `_take_over` gets the refusal as an
-        exception.
+        """Deny exclusive access to a waiting or claiming `producer`. A caller that is in `_take_over` raises the error
+        itself.
         """
         producer.is_closed = True
         producer.refusal = refusal
@@ -240,7 +249,7 @@ class ProducerRegistry:
             producer.peer.producer_refused(producer.producer_id, refusal)
 
     def _note(self, producer: Producer, refusal: BrokerError) -> None:
-        """Record the refusal for `explain`, unless a caller of `enter` records it."""
+        """Record the error for `explain`, unless a caller of `enter` records it."""
         topic = self._topic
         topic.broker_context.refusals.note(
             str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()

@@ -1,5 +1,6 @@
-"""Checks of each message before it is stored: size, delay, and required encryption. Pure. A topic without these
-limits has no checks.
+"""Checks of each message before it is stored: size, delay, and required encryption. Pure.
+
+A topic without these limits has no checks object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Refused = list[tuple[SendRun, BrokerError]]
 
 
 class PublishChecks:
-    """0 is no limit."""
+    """Limits for published messages; 0 for no limit."""
 
     __slots__ = ("_is_encryption_required", "_max_delay_ms", "_max_message_bytes")
 
@@ -73,5 +74,4 @@ def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
 
 
 def _max_delay_ms(policies: DelayedDeliveryPolicies) -> int:
-    """0 means no limit."""
     return max(0, policies.maxDeliveryDelayInMillis) if policies.active else 0

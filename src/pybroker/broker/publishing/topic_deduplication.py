@@ -1,19 +1,21 @@
-"""Deduplication of one topic: enabled and disabled while clients are connected, restored, stored, and applied to each
-run of messages.
+"""Deduplication of the messages of one topic, with its durable state.
 
-The cursor `pulsar.dedup` stores the state: its properties are a snapshot of the persisted sequence ids for all entries
-up to its mark-delete position. When the topic is loaded, later entries are read again, so the cursor protects them from
-trimming. A snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable
-before the position moves; after a crash in between, entries are applied twice, which has no effect.
+Deduplication can be switched on and off while producers are connected.
 
-Operation: one task follows the policies and retries after a store error. Until recovery is complete, no producer is
-reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is
-stored unchecked. Consumers are not affected. When deduplication is disabled, messages pass immediately and the cursor
-is deleted.
+The cursor `pulsar.dedup` stores the state. Its properties are a snapshot of the persisted sequence ids up to its
+mark-delete position. When the topic is loaded, later entries are read again, so the cursor protects these entries from
+trimming. A snapshot is written after a number of entries, after some time, and when the topic is closed. The snapshot
+is durable before the mark-delete position moves; after a crash in between, some entries are applied twice, which has no
+effect.
 
-Invariants: `known` exists exactly while deduplication is enabled or being enabled. While the status is Enabled, it
-includes each entry from the creation of the cursor up to the last confirmed one. Duplicates are answered after the
-messages in flight of their producer.
+Operation: one task follows the policies and retries after store errors. Until recovery is complete, no new producer is
+reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so every message
+is checked. Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is
+deleted.
+
+Invariants: `known` exists exactly while deduplication is on or being switched on. While the status is Enabled, `known`
+covers each entry from the creation of the cursor up to the last confirmed entry. Receipts for duplicates follow the
+receipts of their producer's messages in flight.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ if TYPE_CHECKING:
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SNAPSHOT_PAUSE_MS = 1000
-"""Minimum between snapshots by number of entries: at 50,000 entries a second they would be most of the work."""
+"""Minimum time between snapshots that are due by number of entries, because they would dominate the work at high rates."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
-"""After a store error; publishers wait meanwhile."""
+"""First and longest retry delay after a store error. Publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
 _REPLAY_SLICE_ENTRIES = 64  # entries between two checks of the clock
 _REPLICATOR_PREFIX = "pulsar.repl"
@@ -56,7 +58,7 @@ _BEHIND_FAILURE = "An earlier message was not stored: reconnect and send both ag
 
 
 class DeduplicationStatus(StrEnum):
-    """As shown in statistics."""
+    """Status of deduplication, as shown in statistics."""
 
     DISABLED = "Disabled"
     INITIALIZED = "Initialized"
@@ -67,7 +69,7 @@ class DeduplicationStatus(StrEnum):
 
 
 class TopicDeduplication:
-    """`known` is None while deduplication is disabled."""
+    """Deduplication of one topic. `known` is None while deduplication is off."""
 
     def __init__(
         self,
@@ -77,8 +79,8 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`append` passes a run to the ledger and returns False if the ledger refuses it, after sending the error.
-        `hold` makes publishers wait in a queue; with None it ends that.
+        """`append` passes messages to the ledger; if the ledger refuses them, `append` sends the error and returns
+        False. `hold` makes publishers wait in the given queue; None releases them.
         """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
@@ -193,7 +195,6 @@ class TopicDeduplication:
         self._release()
 
     async def _replay(self, known: Deduplication, cursor: ManagedCursor) -> int:
-        """Read the entries behind the snapshot. Return their number. Raises StoreError."""
         ledger, clock = self._ledger, self._topic.runtime.clock
         position, entries = cursor.first_unacked_position, 0
         self.replay_entries = cursor.backlog_entries
@@ -222,7 +223,9 @@ class TopicDeduplication:
         return entries
 
     def _behind(self, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-        """Return the position behind unreadable entries. Later entries usually have higher sequence ids."""
+        """Return the position after unreadable entries. Skipping them is safe in most cases, because later entries
+        usually have higher sequence ids.
+        """
         last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
         logs.error("deduplication.entries_skipped", topic=self._topic.name, first=first, last=last, error=str(damage))
         return Position(last.ledger_id, last.entry_id + 1)
@@ -230,7 +233,9 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady when the topic is closed."""
+        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady if the topic is closed
+        meanwhile.
+        """
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
@@ -241,7 +246,9 @@ class TopicDeduplication:
         return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the highest durable sequence id; NO_SEQUENCE_ID without one, or while deduplication is disabled."""
+        """Return the highest durable sequence id of the producer; NO_SEQUENCE_ID if there is none, or while
+        deduplication is off.
+        """
         return NO_SEQUENCE_ID if self.known is None else self.known.last_sequence_id(name)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -305,7 +312,9 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Record that messages in flight were answered, whether they were checked or not."""
+        """Resume requests that wait for messages in flight. Called when messages received receipts or errors, including
+        messages that were not checked.
+        """
         if self._waiting:
             self._tell()
 
@@ -330,8 +339,8 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store a snapshot, and allow trimming of the entries that it covers. Raises StoreError; the next snapshot
-        includes it.
+        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError; the next snapshot
+        repeats it.
         """
         async with self._saving:
             known, cursor = self.known, self.cursor
@@ -363,7 +372,7 @@ class TopicDeduplication:
             logs.info("deduplication.producers_forgotten", topic=topic.name, producers=forgotten)
 
     async def check(self) -> None:
-        """Remove inactive producer names, and store a due snapshot. Called periodically. Raises StoreError."""
+        """Remove inactive producer names, and store a snapshot if it is due. Called periodically. Raises StoreError."""
         if self.known is None or self.status is not DeduplicationStatus.ENABLED:
             return
         self._forget_inactive(self.known)
@@ -372,13 +381,13 @@ class TopicDeduplication:
         if interval_s > 0 and age_ms >= interval_s * 1000:
             await self.snapshot()
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     def fenced(self) -> None:
         self._tell()
 
     async def close(self) -> None:
-        """Store a snapshot, so that the next load reads nothing. Never raises."""
+        """Store a snapshot, so that the next load reads no entries. Never raises."""
         try:
             await self.snapshot()
         except StoreError as error:
@@ -386,7 +395,7 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Raises ProducerBusy for the cursor names of deduplication and of replicators."""
+    """Check that `name` is not reserved for the cursors of deduplication and replicators. Raises ProducerBusy."""
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

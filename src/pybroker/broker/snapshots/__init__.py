@@ -1,6 +1,6 @@
-"""Snapshots of topics, subscriptions, producers and consumers: the figures behind statistics, metrics, the console and
-`explain`.
+"""Snapshots of topics, subscriptions, producers and consumers: the source of all figures.
 
-Start with `topic_snapshot.py`. A new figure becomes a field here, from which all four show it. Only these modules
-distinguish persistent from non-persistent topics for figures.
+Statistics, metrics, the console and `explain` read their figures from these snapshots. A new figure is added here as a
+field. For these outputs, only this package distinguishes persistent from non-persistent topics. Start with
+`topic_snapshot.py`.
 """

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class SubscriptionSnapshot(NamedTuple):
-    """The state of a subscription at one moment.
+    """State of a subscription at one moment.
 
-    A subscription of a non-persistent topic has no cursor, and 0 for figures of stored entries. Figures that are
-    expensive to compute are methods. `counters`, `cursor` and the views are live, so a caller that yields to the event
-    loop must take a new snapshot.
+    A subscription of a non-persistent topic has no cursor; its figures of stored entries are 0. Figures that are
+    expensive to compute are methods. `counters`, `cursor` and the views are live objects, so a caller that yields to
+    the event loop must take a new snapshot.
     """
 
     type_name: str
-    """In Pulsar's spelling; `None` before the first consumer."""
+    """Subscription type in Pulsar's spelling; the text `None` before the first consumer."""
     is_durable: bool
     is_replicated: bool
     properties: Mapping[str, str]
@@ -38,7 +38,7 @@ class SubscriptionSnapshot(NamedTuple):
     active_consumer: str | None
     """The name of the consumer that receives all entries, for types with one active consumer."""
     owners: HashOwners | None
-    """None for types that do not look at keys."""
+    """Owners of key hashes; None for subscription types that do not use keys."""
     cursor: ManagedCursor | None = None
     backlog_entries: int = 0
     """Stored entries that are not acknowledged."""
@@ -47,13 +47,13 @@ class SubscriptionSnapshot(NamedTuple):
     replay_entries: int = 0
     """Entries that were read and wait to be sent or redelivered."""
     redelivery_entries: int = 0
-    """The part of them that was sent before."""
+    """Number of `replay_entries` that were delivered before."""
     unacked_messages: int = 0
     is_blocked: bool = False
     """Whether a limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
     look_ahead_bytes: int = 0
     oldest_unacked_age_s: int = 0
-    """In seconds, -1 if it is unknown."""
+    """Age of the oldest unacknowledged message in seconds; -1 if unknown."""
     draining_hashes_cleared_total: int = 0
     key_order: KeyOrderView | None = None
     chunk_order: ChunkOrderView | None = None
@@ -61,7 +61,7 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def is_paused_by_size(self) -> bool:
-        """Whether delivery is paused because the acknowledgements are too large to be stored."""
+        """Whether delivery is paused because the cursor's acknowledgement state is too large to be stored."""
         return self.cursor is not None and self.cursor.size_limit.excess is not None
 
     @property
@@ -82,7 +82,7 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
-        """The acknowledgements of open transactions, or None."""
+        """Pending acks of open transactions; None if there are none."""
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:
@@ -93,13 +93,13 @@ class SubscriptionSnapshot(NamedTuple):
         return cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, cursor.read_position)
 
     def estimated_backlog_bytes(self) -> int:
-        """Return the approximate size of the backlog, without reading from the store."""
+        """Return the approximate size of the backlog in bytes, without reading entries."""
         cursor = self.cursor
         return 0 if cursor is None else estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
 
 
 class ConsumerSnapshot(NamedTuple):
-    """The state of an attached consumer at one moment. `counters` are live."""
+    """State of an attached consumer at one moment. `counters` is a live object."""
 
     name: str
     consumer_id: int

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class TopicSnapshot(NamedTuple):
-    """The state of a loaded topic at one moment.
+    """State of a loaded topic at one moment.
 
-    A non-persistent topic has no ledger, and 0 for figures of stored entries. The size of the largest backlog needs all
-    subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and `transactions` are live, so a
-    caller that yields to the event loop must take a new snapshot.
+    A non-persistent topic has no ledger; its figures of stored entries are 0. The size of the largest backlog is not a
+    field, because it depends on all subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and
+    `transactions` are live objects, so a caller that yields to the event loop must take a new snapshot.
     """
 
     counters: TopicCounters
@@ -33,26 +33,26 @@ class TopicSnapshot(NamedTuple):
     producer_count: int
     waiting_producers: int
     epoch: int | None
-    """None before the first producer with exclusive access."""
+    """Topic epoch; None if no producer ever had exclusive access."""
     created_ms: int
-    """In milliseconds since 1970; for a non-persistent topic the time when it was loaded."""
+    """Creation time in milliseconds since 1970; for a non-persistent topic, the time of its load."""
     ledger: ManagedLedger | None = None
     properties: Mapping[str, str] = {}
     stored_bytes: int = 0
     pending_entries: int = 0
     """Entries that the store has not confirmed yet."""
     backlog_age_s: int = UNKNOWN_AGE_S
-    """The age of the oldest message in a backlog when quotas were checked last."""
+    """Age in seconds of the oldest unacknowledged message at the last quota check."""
     backlog_age_subscription: str = ""
-    """The subscription with that message; empty if the age is unknown."""
+    """Subscription whose backlog contains this message; empty if the age is unknown."""
     deduplication_status: str | None = None
     compaction: CompactionCounters | None = None
     transactions: TransactionBuffer | None = None
-    """None if the topic never had one."""
+    """Transaction buffer; None if the topic never had a transaction."""
 
 
 class ProducerSnapshot(NamedTuple):
-    """The state of an attached producer at one moment. `counters` are live."""
+    """State of an attached producer at one moment. `counters` is a live object."""
 
     name: str
     producer_id: int

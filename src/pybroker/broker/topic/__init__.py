@@ -1,1 +1,4 @@
-"""One loaded topic: `topic.py` (persistent), `non_persistent_topic.py`, and `topic_base.py` with the part common to both."""
+"""One loaded topic, persistent or non-persistent.
+
+Start with `topic_base.py` (common base), `topic.py` (persistent) and `non_persistent_topic.py`.
+"""

@@ -1,11 +1,11 @@
-"""Backlog quotas of one topic: measurement and enforcement. The rules are in `backlog_rules.py`.
+"""Measurement and enforcement of a topic's backlog quotas. The rules are in `backlog_rules.py`.
 
-Invariants: only durable subscriptions count. A new producer is refused by the state at its arrival; connected producers
-are disconnected only by the periodic check.
+Invariants: only durable subscriptions count. A new producer is rejected if a quota is exceeded when the producer
+connects. Connected producers are disconnected only by the periodic check.
 
-With `preciseTimeBasedBacklogQuotaCheck`, the age of a backlog is that of its oldest message, which is read. Without it,
-the age is measured from the closing time of that message's ledger, so messages in the open ledger have no age, and
-whole ledgers are evicted.
+With `preciseTimeBasedBacklogQuotaCheck`, the age of a backlog is the age of its oldest message, which is read. Without
+the setting, the age is measured from the closing time of the ledger that contains the oldest message. Messages in the
+open ledger then have no age, and whole ledgers are evicted.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ EVICTION = "the backlog quota was exceeded (consumer_backlog_eviction)"
 
 
 def slowest_subscription(topic: Topic) -> Subscription | None:
-    """Return the durable subscription that has read the least, or None."""
+    """Return the durable subscription with the lowest mark-delete position, or None."""
     return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
 
 
 def estimated_backlog_bytes(topic: TopicBase) -> int:
-    """Return the approximate backlog of the slowest durable subscription, without reading from the store."""
+    """Return the approximate backlog of the slowest durable subscription in bytes, without reading entries."""
     slowest = slowest_subscription(cast("Topic", topic)) if topic.name.is_persistent else None
     if slowest is None:
         return 0
@@ -52,20 +52,20 @@ def estimated_backlog_bytes(topic: TopicBase) -> int:
 
 
 def _durable(topic: Topic) -> list[Subscription]:
-    """Return the durable subscriptions except the one of compaction, which has no reader."""
+    """Return the durable subscriptions, without the subscription of compaction, which has no consumers."""
     return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
 async def require_within_quota(topic: Topic) -> None:
-    """Raises the policy's error for an exceeded quota that refuses new producers."""
+    """Check that no exceeded quota rejects new producers. Raises the error that the quota's policy defines."""
     found = await exceeded(topic)
     if found is not None:
         raise _refusal(topic, found.quota)
 
 
 class Exceeded(NamedTuple):
-    """A quota that refuses new producers, and the slowest subscription (empty without one). `size_bytes` and `age_s`
-    are -1 if unknown.
+    """An exceeded quota that rejects new producers. `subscription`: the slowest subscription; empty without one.
+    `size_bytes`, `age_s`: size or age of the backlog; -1 if not measured.
     """
 
     quota: BacklogQuota
@@ -76,7 +76,7 @@ class Exceeded(NamedTuple):
 
 
 async def exceeded(topic: Topic) -> Exceeded | None:
-    """Return the quota that refuses new producers now, or None. Raises StoreError."""
+    """Return the exceeded quota that rejects new producers, or None. Raises StoreError."""
     if not topic.runtime.config.backlog_quota_check_enabled:
         return None
     policies, slowest = topic.policies, slowest_subscription(topic)
@@ -95,7 +95,9 @@ async def exceeded(topic: Topic) -> Exceeded | None:
 
 
 async def exceeded_if_known(topic: Topic) -> Exceeded | None:
-    """Like `exceeded`, for a query: None also if the measurement takes longer than `MEASURED_WITHIN_S`."""
+    """Return the exceeded quota for a query. None also if the measurement fails or takes longer than
+    `MEASURED_WITHIN_S`.
+    """
     try:
         async with asyncio.timeout(MEASURED_WITHIN_S):
             return await exceeded(topic)
@@ -104,7 +106,7 @@ async def exceeded_if_known(topic: Topic) -> Exceeded | None:
 
 
 def may_be_exceeded(topic: Topic) -> bool:
-    """Return whether a quota that refuses producers is set."""
+    """Return whether the topic has a quota that can reject producers."""
     size, age = topic.policies.size_quota, topic.policies.age_quota
     is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
     return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)
@@ -118,7 +120,7 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 
 
 async def enforce(topic: Topic) -> None:
-    """Apply an exceeded quota, size before age. Raises StoreError."""
+    """Measure the backlog and apply exceeded quotas, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
         with suppress(StoreError):  # The age stays unknown. Delivery from the subscription reports the error.
@@ -149,7 +151,6 @@ async def _size_bytes(slowest: Subscription | None) -> int:
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
-    """Return the publish time of the oldest unacknowledged message, as precisely as configured."""
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
@@ -159,7 +160,7 @@ async def _oldest_ms(topic: Topic) -> int | None:
 
 
 def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
-    """The clients reconnect, and are refused while the backlog is too large."""
+    """Disconnect all producers. Their clients reconnect, and are rejected while the backlog is too large."""
     if topic.producers:
         logs.warning("producers.blocked", topic=topic.name, producers=len(topic.producers), policy=quota.policy)
     topic.disconnect_producers(_refusal(topic, quota))

@@ -1,4 +1,7 @@
-"""Rules of retention, expiry and backlog quotas. Pure. Times are wall clock milliseconds, like publish times."""
+"""Rules of retention, message expiry and backlog quotas. Pure.
+
+Times are wall clock milliseconds, like publish times.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionP
 from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
-"""Eviction continues to this share of the limit, so that the next message does not exceed it."""
+"""Eviction reduces the backlog to this fraction of the limit, so that the next message does not exceed the limit again."""
 UNKNOWN_AGE_S = -1
-"""The backlog has not been measured, or does not exist."""
+"""Age of a backlog that was not measured or does not exist."""
 
 _MS_PER_MINUTE = 60_000
 _BYTES_PER_MB = 1024 * 1024
@@ -25,7 +28,7 @@ def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
 
 
 def retention_refusal(policies: RetentionPolicies) -> str:
-    """Return why these values contradict each other, or empty."""
+    """Return why the two retention limits contradict each other, or an empty text."""
     minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
     if minutes < UNLIMITED:
         return "Invalid retention policy: time limit must be >= -1"
@@ -49,12 +52,14 @@ def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPol
 
 
 def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
-    """Return whether the quota is exceeded. A limit of 0 is always exceeded, so it refuses every producer."""
+    """Return whether the quota is exceeded. A limit of 0 is always exceeded, so it rejects every producer."""
     return 0 <= quota.limitSize <= backlog_bytes
 
 
 def is_age_exceeded(quota: BacklogQuota, oldest_ms: int | None, now_ms: int) -> bool:
-    """`oldest_ms`: the publish time of the oldest unread message, None if it is unknown."""
+    """Return whether the quota is exceeded. `oldest_ms`: publish time of the oldest unacknowledged message; None if
+    unknown.
+    """
     return quota.limitTime > 0 and oldest_ms is not None and now_ms > oldest_ms + quota.limitTime * 1000
 
 
@@ -63,9 +68,9 @@ def blocks_producers(quota: BacklogQuota) -> bool:
 
 
 def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
-    """Return how many of its oldest entries a subscription must skip, assuming entries of equal size.
+    """Return how many of the oldest entries a subscription must skip, assuming entries of equal size.
 
-    At least 1 while the limit is exceeded, so that repeated calls come to an end.
+    At least 1 while the limit is exceeded, so that repeated calls terminate.
     """
     target_bytes = EVICTION_TARGET * limit_bytes
     if backlog_bytes <= target_bytes:
@@ -75,13 +80,15 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """Return the publish time before which messages are evicted."""
+    """Return the publish time in milliseconds since 1970; older messages are evicted."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 
 def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | None:
-    """Return when the ledger of the first entry behind `mark_delete` was closed, a lower bound of the entry's age. None
-    without such an entry, and while its ledger is open.
+    """Return when the ledger of the first entry after `mark_delete` was closed, which is at or after the entry's
+    publish time.
+
+    None if there is no such entry, or if its ledger is still open.
     """
     first = ledgers.next_position(mark_delete)
     row = ledgers.row_of(first.ledger_id)
@@ -91,7 +98,7 @@ def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | Non
 
 
 def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, deadline_ms: int) -> Position | None:
-    """Return the last entry of the ledgers behind `mark_delete` that were closed before `deadline_ms`, or None."""
+    """Return the last entry after `mark_delete` in the ledgers that were closed before `deadline_ms`, or None."""
     end: Position | None = None
     first = ledgers.next_position(mark_delete)
     for row in ledgers.rows():
@@ -104,7 +111,9 @@ def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, dea
 
 
 def estimated_bytes_behind(ledgers: LedgerList, mark_delete: Position) -> int:
-    """Estimate the bytes behind `mark_delete` from the average entry size, without reading from the store."""
+    """Estimate the size in bytes of the entries after `mark_delete` from the average entry size, without reading
+    entries.
+    """
     row = ledgers.row_of(mark_delete.ledger_id)
     behind_bytes = ledgers.totals_behind(mark_delete.ledger_id).size_bytes
     if row is None or not row.entry_count:

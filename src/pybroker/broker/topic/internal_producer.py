@@ -1,7 +1,7 @@
-"""Producers of the broker itself: for system topics one message at a time, for REST requests several at once.
+"""Producers of the broker itself: for system topics (one message at a time), and for REST requests (several messages).
 
-They are not in the topic's list of producers, so limits and statistics ignore them. Each call returns when its messages
-are durable.
+The topic does not list these producers, so limits and statistics ignore them. Each call returns when its messages are
+durable.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pybroker.model.position import Position
 from pybroker.wire.entry_builder import build_entry
 
 MAX_RUN_ENTRIES = 256
-"""The maximum for one event loop iteration."""
+"""Maximum number of messages passed to the topic per event loop iteration."""
 RATE_DEADLINE_S = 30.0
-"""How long messages of REST requests wait for a publish rate."""
+"""Longest wait of REST messages for a publish rate."""
 
 _PRODUCER_ID = 0
 
 
 class InternalProducer(Publisher):
-    """A caller must publish one message at a time."""
+    """Producer for messages of the broker. The caller publishes one message at a time."""
 
     def __init__(self, topic: TopicBase) -> None:
         broker_context = topic.broker_context
@@ -56,7 +56,7 @@ class InternalProducer(Publisher):
         replicate_to: Sequence[str] = (),
         schema_version: bytes = b"",
     ) -> Position:
-        """Return the durable position. Raises BrokerError if the message is not stored."""
+        """Publish a message. Return its position when it is durable. Raises BrokerError if it is not stored."""
         assert self._awaited.done(), "one message at a time"
         entry = build_entry(
             self._producer.name,
@@ -79,7 +79,7 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Ignore a late answer to a cancelled call."""
+        """Complete the current call with the position or error. A late result of a cancelled call is ignored."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -89,13 +89,13 @@ class InternalProducer(Publisher):
 
 
 class EntryPublish(Publisher):
-    """Publishes the messages of one REST request to one topic, under the topic's limits. For one use."""
+    """Publishes the messages of one REST request to one topic, subject to the topic's limits. Single use."""
 
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:
         self._topic = topic
         self._entries = entries
         broker_context = topic.broker_context
-        # A unique name, so that its sequence ids are not compared with those of another producer.
+        # A unique name, so that its sequence ids are not compared with sequence ids of another producer.
         self._producer = Producer(
             topic.producer_registry.remove,
             _PRODUCER_ID,
@@ -107,13 +107,13 @@ class EntryPublish(Publisher):
             broker_context.runtime.clock.wall_ms(),
         )
         self._left: Sequence[int] = range(len(entries))  # not yet passed to the topic
-        self._handed = 0  # the number of those passed to the topic
+        self._handed = 0  # number of entries that were passed to the topic
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)
         self._unanswered = len(entries)
         self._all_answered = asyncio.Event()
 
     async def run(self) -> list[Position | BrokerError]:
-        """Return the durable position of each entry, or its error."""
+        """Publish all entries. Return, for each entry, its durable position or its error."""
         self._refuse_too_large()
         try:
             async with asyncio.timeout(RATE_DEADLINE_S):

@@ -1,7 +1,7 @@
-"""One loaded non-persistent topic: messages are sent to the connected consumers immediately, and are not stored.
+"""One loaded non-persistent topic: messages are sent immediately to the connected consumers and are not stored.
 
-The receipt has the message id 0:0. Messages of one connection above the limit of one event loop iteration are dropped
-for all subscriptions, and answered with the message id -1:-1.
+The receipt contains the message id 0:0. A connection has a limit of messages per event loop iteration. Messages above
+this limit are dropped for all subscriptions, and their receipts contain the message id -1:-1.
 
 Invariant: each listed subscription has a consumer.
 """
@@ -35,7 +35,7 @@ _NO_LEDGER = LedgerCounters()
 
 
 class NonPersistentTopic(TopicBase):
-    """Owned by `NonPersistentTopics`."""
+    """Topic that stores no messages."""
 
     subscriptions: dict[str, NonPersistentSubscription]
 
@@ -55,7 +55,7 @@ class NonPersistentTopic(TopicBase):
         return _NO_LEDGER
 
     async def store_epoch(self, epoch: int) -> None:
-        """Do nothing: after the next load the epoch begins at 0, and no earlier producer is left."""
+        """Do nothing: no producer outlives the topic, so the epoch may start at 0 after the next load."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -105,13 +105,13 @@ class NonPersistentTopic(TopicBase):
 
     @asynccontextmanager
     async def subscription_lock(self, subscription: str, purpose: str) -> AsyncIterator[None]:
-        """Do not wait: operations on these subscriptions need no lock."""
+        """Return immediately, because operations on these subscriptions complete without waiting."""
         self.require_open()
         yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Like the base class. Also raises NotAllowedError at the limit of subscriptions, and ServiceNotReady if
-        another subscription of this name exists now.
+        """Attach `consumer` to `subscription`. Raises the errors of the base class, NotAllowedError at the subscription
+        limit, and ServiceNotReady if a new subscription has replaced `subscription`.
         """
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)

@@ -1,8 +1,8 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of a namespace's policies, no producer or consumer without permission stays attached. The
-client looks the topic up again and is refused then. A topic list watcher receives no more updates. A tenant
-administrator is affected only at the next request.
+Invariant: after a change of namespace policies, no producer or consumer without permission stays attached. Its client
+looks up the topic again and is rejected. Topic list watchers without permission receive no more updates. Changes of a
+tenant's administrators take effect only at the next request.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The subscriptions of a persistent topic: creation, deletion, and a lock for each name.
+"""Subscriptions of a persistent topic: creation, deletion, and one lock per subscription name.
 
-A subscription exists only after its cursor is stored, and until its cursor is deleted. A task that creates, deletes or
-moves a subscription, or attaches a consumer, holds the lock of its name. Waiters get the lock in order of arrival, and
-must look up all objects again. So no client is refused because of another client's operation, or attached to a deleted
-subscription.
+A subscription exists from the time when its cursor is stored until its cursor is deleted. A task that creates, deletes
+or moves a subscription, or attaches a consumer, holds the lock of the name. Waiters get the lock in order of arrival
+and must then look up all objects again. So no client is rejected because of another client's operation, and none is
+attached to a deleted subscription.
 
-`maxWaitingSubscriptionRequests` limits the waiters of all topics, and `subscriptionTurnTimeoutSeconds` the wait of
-each. Beyond that, the error is TooManyRequests, which C++ clients report immediately and Java and Go clients retry.
-(After ServiceNotReady, a C++ client would repeat a first SUBSCRIBE until its operation timeout.)
+Limits: `maxWaitingSubscriptionRequests` waiters on all topics together, and `subscriptionTurnTimeoutSeconds` per wait.
+Beyond a limit, the error is TooManyRequests, which C++ clients report immediately and Java and Go clients retry. (After
+ServiceNotReady, a C++ client would repeat its first SUBSCRIBE until its operation timeout.)
 
-An operation that holds the lock completes even if its client disconnects, and the topic waits for it before it closes.
-So a cursor never exists without a subscription, and no two have the same name.
+An operation that holds the lock completes even if its client disconnects, and the topic waits for it before the topic
+closes. So no cursor exists without a subscription, and no two subscriptions have the same name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
-BEING_MADE = "being made or subscribed to"
+BEING_MADE = "being created or subscribed to"
 BEING_DELETED = "being deleted"
 BEING_MOVED = "being moved"
 BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """All methods but `lock`, `drop` and `ended` require the lock of the subscription."""
+    """Subscriptions by name. The caller must hold the subscription's lock for all methods except `lock`, `drop` and
+    `ended`.
+    """
 
     def __init__(
         self,
@@ -58,16 +60,16 @@ class SubscriptionRegistry:
         self._kinds = kinds
         self._locks: KeyedLock[str] = KeyedLock(self._wait_context)
         self.being_made = 0
-        """Subscriptions that are being created. They count against the limit."""
+        """Number of subscriptions that are being created, which count against the subscription limit."""
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
-        """Hold the lock of the subscription `name`, which need not exist. Objects that were looked up before may be
-        outdated.
+        """Hold the lock of the subscription name for the duration of this context. The subscription need not exist.
 
-        `purpose` is shown to waiters. Raises TopicFenced and TooManyRequests; nothing has been done then.
+        Objects that were looked up before may be outdated afterwards. `purpose` appears in the errors of waiters.
+        Raises TopicFenced and TooManyRequests without side effects.
         """
         self._topic.require_open()
         async with self._locks.held(name, purpose):
@@ -93,7 +95,7 @@ class SubscriptionRegistry:
             ) from None
 
     async def ended(self) -> None:
-        """Wait until all locks are free. The topic must be fenced, so that no waiters arrive."""
+        """Wait until all locks are released. The topic must be fenced, so that no new waiters arrive."""
         assert self._topic.is_fenced
         await self._locks.all_free()
 
@@ -108,9 +110,11 @@ class SubscriptionRegistry:
     async def durable(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """Return the durable subscription `name`. Create it at the topic's beginning or end if it is missing.
+        """Return the durable subscription `name`. If it is missing, create it at the first entry (`is_earliest`) or at
+        the end of the topic.
 
-        Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
+        Raises SubscriptionNotFound if it is missing and `may_create` is False, NotAllowedError if a reader uses this
+        name.
         """
         present = self.subscriptions.get(name)
         if present is None:
@@ -125,7 +129,7 @@ class SubscriptionRegistry:
         return present
 
     async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
-        """Create a durable subscription of a new name. It begins at `first` or the first entry behind it."""
+        """Create a durable subscription that starts at `first`, or at the next existing entry. The name must be new."""
         require_free_name(name)
         assert name not in self.subscriptions, f"there is a subscription {name}"
         self._require_room()
@@ -138,7 +142,7 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """Take the lock, then act as `create`. Return None if the name exists."""
+        """Acquire the lock, then create a durable subscription. Return None if the name exists. See `create`."""
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
@@ -165,7 +169,7 @@ class SubscriptionRegistry:
         return Subscription(self._topic, name, cursor, self._kinds, self.drop)
 
     def non_durable(self, name: str, mark_delete: Position) -> Subscription:
-        """Create a reader's subscription. Its next entry is the one behind `mark_delete`."""
+        """Create a reader's subscription, which starts at the entry after `mark_delete`."""
         topic = self._topic
         topic.require_open()
         present = self.subscriptions.get(name)
@@ -180,8 +184,8 @@ class SubscriptionRegistry:
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
-        """Delete the subscription with its cursor, and close its consumers. Raises StoreError; the subscription still
-        exists then.
+        """Delete the subscription with its cursor, and close its consumers. After a StoreError, the subscription still
+        exists.
         """
         if not subscription.is_durable:
             subscription.is_closed = True
@@ -211,7 +215,7 @@ class SubscriptionRegistry:
         logs.info("subscription.deleted", topic=topic.name, subscription=name)
 
     def drop(self, subscription: Subscription) -> None:
-        """Remove a non-durable subscription without readers. Needs no lock, because it does not wait."""
+        """Remove a non-durable subscription that has no readers. Never waits, so it requires no lock."""
         if not subscription.is_closed:
             subscription.is_closed = True
             self._forget(subscription)

@@ -1,6 +1,6 @@
 """One loaded persistent topic: its managed ledger, its subscriptions, and the messages of its producers.
 
-Invariants: nothing is dispatched before it is durable; receipts are sent in the order of the appends.
+Invariants: an entry is dispatched only after it is durable. Receipts are sent in the order of the appends.
 """
 
 from __future__ import annotations
@@ -63,16 +63,18 @@ if TYPE_CHECKING:
 
 
 OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
-"""Cursors that are no subscriptions."""
+"""Cursors that do not belong to subscriptions."""
 
 
 class Publish:
-    """A run of messages that is being stored."""
+    """Messages of one producer that are being stored together, and that wait for their receipts."""
 
     __slots__ = ("accepted", "producer", "run", "started_ms")
 
     def __init__(self, producer: Producer, run: SendRun, started_ms: float, accepted: Accepted | None) -> None:
-        """`accepted`: the state of deduplication for this run; None without deduplication."""
+        """`accepted`: record of these messages in the deduplication state; None without deduplication. `started_ms`:
+        monotonic start time.
+        """
         self.producer = producer
         self.run = run
         self.started_ms = started_ms
@@ -80,7 +82,7 @@ class Publish:
 
 
 class Topic(TopicBase, ManagedLedgerListener):
-    """Owned by the broker service, from load to close."""
+    """Persistent topic, from load to close."""
 
     subscriptions: dict[str, Subscription]
 
@@ -93,14 +95,14 @@ class Topic(TopicBase, ManagedLedgerListener):
         start_unload: Callable[[TopicBase, str], None],
         buffer: TransactionBuffer | None = None,
     ) -> None:
-        """`buffer`: the recovered transactions; None if the topic never had one."""
+        """`buffer`: transaction buffer that was recovered on load; None if the topic never had transactions."""
         tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
         super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
         self.backlog_age_s = UNKNOWN_AGE_S
-        """At the last check of the backlog quotas."""
+        """Age of the backlog in seconds at the last check of the backlog quotas."""
         self.backlog_age_subscription = ""
-        """The subscription that has not read it; empty when the age is unknown."""
+        """Subscription with this backlog; empty if the age is unknown."""
         self._internal_producer: InternalProducer | None = None
         self._refused_producers: set[str] = set()  # producers whose messages were refused because the disk was full
         self.subscriptions = {}
@@ -129,7 +131,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
-        """Apply changed policies. Expiry and quotas read the policies at each check."""
+        """Apply changed policies. Message expiry and quotas read the policies at each check."""
         limits = backlog_rules.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
@@ -153,8 +155,8 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises TopicTerminatedError, ProducerBlockedQuotaExceededException on a full disk, and the errors of the base
-        class.
+        """Check that the topic accepts `producer`. Raises TopicTerminatedError, ProducerBlockedQuotaExceededException
+        if the disk is full, and the errors of the base class.
         """
         super().require_admissible(producer)
         if self.ledger.is_terminated:
@@ -173,10 +175,10 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self._internal_producer
 
     def _require_space(self, producer: Producer) -> None:
-        """Refuse a producer while the disk is full. At that error, a client fails all its unsent messages immediately.
+        """Reject a producer while the disk is full. The client then fails all its unsent messages immediately.
 
-        A producer that reconnects after a refused message is refused only once, because each refusal doubles the
-        client's backoff, which delays its recovery.
+        A producer that reconnects after a rejected message is rejected only once, because each rejection doubles the
+        client's reconnect backoff and so delays its recovery.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -186,7 +188,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise ProducerBlockedQuotaExceededException(refusal)
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Store the run. Receipts follow when it is durable."""
+        """Start to store the messages. Their receipts follow when they are durable."""
         if run.txn is not None:
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
@@ -207,7 +209,9 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.deduplication.publish(known, producer, run)
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
-        """Pass a run to the ledger. Return False if the ledger refuses it; the producer has received the error then."""
+        """Pass messages of a producer to the ledger. If the ledger refuses them, send the error to the producer and
+        return False.
+        """
         publish = Publish(producer, run, self.runtime.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:
@@ -303,7 +307,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         )
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part`; None ends that."""
+        """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
         if queue is None:
             self._holds.pop(part, None)
         else:
@@ -340,7 +344,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.registry.lock(subscription, purpose)
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Like the base class. Also raises SubscriptionNotFound if the subscription was deleted."""
+        """Attach `consumer` to `subscription`. Raises the errors of the base class, and SubscriptionNotFound if the
+        subscription was deleted.
+        """
         if self.subscriptions.get(subscription.name) is not subscription:
             self.require_open()
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request")
@@ -361,10 +367,12 @@ class Topic(TopicBase, ManagedLedgerListener):
     ) -> Subscription | None:
         return await self.registry.create_if_missing(name, first, properties)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
-        """Accept no more messages, permanently. Return the last position. Raises StoreError."""
+        """Terminate the topic, which permanently accepts no more messages. Return the last position. Raises
+        StoreError.
+        """
         # Before any refusal: a Go client that receives TopicTerminatedError before its producer is closed drops the
         # producer, and every later message times out.
         last = await self.disconnect_silently(self._terminated(), self.ledger.terminate())
@@ -374,7 +382,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return last
 
     async def truncate(self) -> None:
-        """Delete all closed ledgers, and skip the entries of the open one. Raises StoreError."""
+        """Delete all closed ledgers, and skip the entries of the open ledger. Raises StoreError."""
         # A running compaction would restore the deleted entries in its view.
         async with self.compaction.dropped():
             # The deleted entries are needed to restore deduplication, so a snapshot replaces them.
@@ -385,9 +393,11 @@ class Topic(TopicBase, ManagedLedgerListener):
             subscription.moved_up()
 
     async def last_message(self) -> tuple[Position, int]:
-        """Return the position of the last entry that consumers may receive, and the index of its last message if it
-        is a batch, else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader
-        would wait forever for them. Raises StoreError.
+        """Return the position of the last readable entry, and the index of its last message if the entry is a batch,
+        else -1.
+
+        Without a readable entry, return position (-1, -1) and index -1. Damaged entries are skipped, because a reader
+        would wait forever for their messages. Raises StoreError.
         """
         ledger = self.ledger
         last = ledger.read_limit.last_visible(ledger.ledgers)
@@ -414,7 +424,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """Return the bytes behind `position`, which need not exist. Raises StoreError."""
+        """Return the size in bytes of all entries after `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes
@@ -424,15 +434,16 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Close the topic, because another process has taken over the managed ledger. Messages that were received
-        before are stored and answered first.
+        """Close the topic, because another process has taken over its managed ledger.
+
+        Messages that were already received are still stored, and their receipts sent.
         """
         if not self.is_fenced:
             self.is_silent = True
             self.shared.start_unload(str(error))
 
     async def close(self) -> None:
-        """Fence the topic, write pending state, and release it. Raises StoreError."""
+        """Fence the topic, store pending state, and release the managed ledger. Raises StoreError."""
         if not self.is_fenced:
             self.shared.is_fenced = True
             await self.drained()
@@ -453,8 +464,8 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence the topic and delete all stored data. Raises StoreError; the topic is closed then, and the remaining
-        data can be opened.
+        """Fence the topic and delete all stored data. After a StoreError, the topic is closed, and its remaining data
+        can be loaded again.
         """
         self.fence()
         await self.tasks.close()

@@ -1,6 +1,6 @@
-"""The common part of persistent and non-persistent topics: producers, policies, limits and fencing.
+"""Common base of persistent and non-persistent topics: producers, policies, limits, and fencing.
 
-A topic is a fault boundary: an exception that shows a bug closes only this topic, and its clients look it up again.
+A topic is a fault boundary: an unexpected exception closes only this topic, and its clients look it up again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class TopicBase(ABC):
-    """Owned by the broker service, from load to close."""
+    """A loaded topic of either kind."""
 
     subscriptions: Mapping[str, SubscriptionBase]
 
@@ -52,8 +52,8 @@ class TopicBase(ABC):
         epoch: int | None,
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`start_unload` closes the topic in the background and logs the given reason. `tasks` end before the topic's
-        storage is closed.
+        """`start_unload` closes the topic in the background and logs the given reason. `tasks` are cancelled and
+        awaited before the topic's storage is closed.
         """
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
@@ -64,12 +64,12 @@ class TopicBase(ABC):
         self.producer_registry = ProducerRegistry(self.shared, epoch, self)
         self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
-        """Messages are dropped without an answer: the producers are about to be closed, and send them again."""
+        """True while messages are dropped without a response, because their producers are about to be closed."""
         self.loaded_ms = self.runtime.clock.wall_ms()
         self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingPublishers | None = None
-        """The queue of publishers while nothing is accepted, usually None."""
+        """Queue of publishers while the topic accepts no messages; None otherwise."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class TopicBase(ABC):
         self._publish_checks = publish_checks(self.policies, is_encryption_required=self.shared.is_encryption_required)
 
     def renew_publish_throttle(self) -> None:
-        """Replace the publish limits. Publishers that wait for a removed limit continue."""
+        """Replace the publish limits after a policy change. Publishers that wait for a removed limit continue."""
         if is_system_topic(self.name):
             return
         broker_context, policies, before = self.broker_context, self.policies, self.publish_throttle
@@ -111,7 +111,7 @@ class TopicBase(ABC):
         if before is not None:
             before.close(self.publish_throttle)
 
-    # --- the same as its parts see it --------------------------------------------------------------------------------
+    # --- interface for the parts of the topic ------------------------------------------------------------------------
 
     @property
     def is_fenced(self) -> bool:
@@ -127,12 +127,14 @@ class TopicBase(ABC):
     @property
     @abstractmethod
     def ledger_counters(self) -> LedgerCounters:
-        """The counters of the managed ledger; zeros without one."""
+        """Counters of the managed ledger; zeros for a topic without ledger."""
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises ServiceNotReady, MetadataError for missing encryption, and AuthorizationError."""
+        """Check that the topic accepts `producer`. Raises ServiceNotReady, MetadataError if required encryption is
+        missing, and AuthorizationError.
+        """
         self.require_open()
         # The permission may have been revoked while the request waited.
         self.broker_context.authorization.require_produce(self.name, producer.peer.role)
@@ -140,13 +142,15 @@ class TopicBase(ABC):
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
-        """Durable on return, if the topic stores anything. Raises StoreError."""
+        """Store the topic epoch. Durable on return if the topic is persistent. Raises StoreError."""
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady when the topic is closed."""
+        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady if the topic is closed
+        meanwhile.
+        """
         self.require_open()
 
     async def drained(self) -> None:
@@ -154,10 +158,10 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """Run `ending`, and then, whatever its result, close all producers.
+        """Await `ending`, then close all producers, also if `ending` fails.
 
-        Messages that arrive during `ending` are dropped. Earlier ones are answered first: otherwise clients would send
-        them again, and they would be stored twice.
+        Messages that arrive meanwhile are dropped without a response. Earlier messages receive their receipts before
+        the producers are closed: otherwise clients would resend them, and they would be stored twice.
         """
         self.is_silent = True
         try:
@@ -169,13 +173,13 @@ class TopicBase(ABC):
             self.disconnect_producers(refusal)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """-1 if it is unknown."""
+        """Return the producer's highest durable sequence id; -1 if unknown."""
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept a run; the producer's peer receives the answers now or later."""
+        """Accept messages of a producer. The producer's peer receives receipts or errors, during this call or later."""
         if producer.is_closed and producer.refusal is not None:
-            # It was fenced while this run waited. A dropped run would never be answered, because its client does not
+            # The producer was fenced while this run waited. A dropped run would never get a response, because the client does not
             # know of the fencing.
             self._refuse(producer, run, producer.refusal)
             return
@@ -201,7 +205,7 @@ class TopicBase(ABC):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def admit_subscribe(self, consumer: Hashable) -> None:
-        """Raises NotAllowedError if this consumer exceeds its subscribe rate."""
+        """Check the subscribe rate of `consumer`. Raises NotAllowedError."""
         rate = self.policies.subscribe_rate
         if rate.subscribeThrottlingRatePerConsumer <= 0:
             self._subscribe_limit = None
@@ -220,16 +224,18 @@ class TopicBase(ABC):
 
     @abstractmethod
     async def delete_subscription(self, subscription: SubscriptionBase) -> None:
-        """Delete the subscription permanently, under its lock, and close its consumers. Raises StoreError."""
+        """Delete the subscription permanently and close its consumers. The caller holds its lock. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` to `subscription`, under its lock. Raises ConsumerBusy, AuthorizationError."""
+        """Attach `consumer` to `subscription`. The caller holds the subscription's lock. Raises ConsumerBusy,
+        AuthorizationError.
+        """
         self.require_open()
         self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     def in_use(self) -> None:
         self.shared.in_use()
@@ -238,7 +244,7 @@ class TopicBase(ABC):
         self.shared.fail(bug)
 
     def fence(self) -> None:
-        """Accept no more clients and requests, and close all producers and consumers."""
+        """Reject all further clients and requests, and close all producers and consumers."""
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:

@@ -1,10 +1,10 @@
-"""The compaction of one topic: start, result of the last one, and deletion of the compacted view.
+"""Compaction of one topic: start, result of the last run, and deletion of the compacted view.
 
-The durable subscription `__compaction` has the position of the last compaction, so later entries are not trimmed. It
-has no consumers. The first compaction creates it; deleting it deletes the view.
+The durable subscription `__compaction` marks the position up to which the topic is compacted, so that later entries are
+not trimmed. It has no consumers. The first compaction creates it; deleting it deletes the view.
 
-Invariants: at most one compaction of a topic runs. It ends, and an incomplete result is deleted, before the topic's
-ledger is closed.
+Invariants: at most one compaction of a topic runs at a time. It ends, and an incomplete result is deleted, before the
+topic's ledger is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CompactionStatus(StrEnum):
-    """The status of the last compaction, as named in REST."""
+    """Status of the last compaction, named as in the REST API."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -42,7 +42,7 @@ class CompactionStatus(StrEnum):
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """Counters since the topic was loaded; names with `last_` are of the last compaction."""
+    """Counters since the topic was loaded. Fields that start with `last_` describe the last compaction."""
 
     succeeded: int = 0
     failed: int = 0
@@ -62,7 +62,7 @@ class CompactionCounters:
 
 
 class TopicCompaction:
-    """Owned by its topic."""
+    """Compaction state and operations of one topic."""
 
     def __init__(self, topic: TopicContext, ledger: ManagedLedger, registry: SubscriptionRegistry) -> None:
         self._topic = topic
@@ -84,7 +84,9 @@ class TopicCompaction:
         return self.status is CompactionStatus.ERROR
 
     def start(self) -> bool:
-        """Compact up to the current last entry in the background. Return False if a compaction runs."""
+        """Start a compaction up to the current last entry, in the background. Return False if one is already
+        running.
+        """
         if self.status is CompactionStatus.RUNNING:
             return False
         self.status = CompactionStatus.RUNNING
@@ -104,7 +106,7 @@ class TopicCompaction:
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
-        error, is_fault, drops = "it was broken off", False, self._ledger.compacted_drops
+        error, is_fault, drops = "the compaction was cancelled", False, self._ledger.compacted_drops
         try:
             async with broker_context.compaction_slot, self._alone:
                 drops = self._ledger.compacted_drops
@@ -133,7 +135,9 @@ class TopicCompaction:
             await subscription.cursor.expire_to(end)
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
-        """Count the result. `error` is no failure if the topic is being closed or the view deleted."""
+        """Record the result. `is_fault` is False if the compaction ended early because the topic is being closed or the
+        view was deleted.
+        """
         counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -166,7 +170,7 @@ class TopicCompaction:
             )
 
     async def start_if_due(self) -> None:
-        """Start a compaction if more bytes than the policies allow are not compacted. Raises StoreError."""
+        """Start a compaction if the uncompacted bytes exceed the policy's threshold. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
@@ -178,20 +182,22 @@ class TopicCompaction:
             self.start()
 
     async def drop(self) -> None:
-        """Delete the view, and end a running compaction. Raises StoreError."""
+        """Stop a running compaction, and delete the compacted view. Raises StoreError."""
         await self._ledger.drop_compacted()
 
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
-        """Delete the view, and prevent compactions within this context. Raises StoreError."""
+        """Delete the compacted view, and prevent compactions for the duration of this context. Raises StoreError."""
         self._ledger.interrupt_compaction()
-        async with self._alone:  # Compactions that begin from now on wait behind this in the queue of the lock.
+        async with self._alone:  # Compactions that begin from now on wait for this lock.
             await self.drop()
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """Return the last message for consumers that read compacted; None if it is behind the view. Raises
-        StoreError.
+        """Return the last message for consumers with `readCompacted`. None if that message is not in the view but in
+        the topic after the compaction horizon.
+
+        Raises StoreError.
         """
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
@@ -210,9 +216,9 @@ class TopicCompaction:
         return None
 
     async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
-        """Return the index of the last remaining message of the view's last entry if it is a batch, else -1.
+        """Return the index of the last remaining message if the view's last entry is a batch, else -1.
 
-        Cached for each view, because clients ask often and a large batch must be decompressed.
+        Cached per view, because clients request it often, and a large batch must be decompressed.
         """
         async with self._looking:
             if self._last_index_of[0] != view_ledger_id:
@@ -225,7 +231,6 @@ class TopicCompaction:
 
 
 def _last_left(entry: bytes) -> int:
-    """-1 if the entry is no batch."""
     content = read_entry(entry)
     if isinstance(content, Batch):
         return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)

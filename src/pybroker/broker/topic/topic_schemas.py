@@ -1,8 +1,8 @@
-"""The check of a client's schema against the schemas of a topic: it is registered, known already, or refused.
+"""Check of a client's schema against the schemas of a topic: the schema is registered, already known, or incompatible.
 
-A producer's schema is registered, or must be known if clients may not create versions. A consumer's schema is
-registered if it is the first and the topic is unused; otherwise it must be able to read the existing messages. A client
-without a schema is accepted, except a producer where policies enforce schemas.
+A producer's schema is registered, unless clients may not create schema versions; then it must already be known. A
+consumer's schema is registered if it is the first schema of an unused topic; otherwise it must be able to read the
+existing messages. A client without a schema is accepted, except for a producer if the policies enforce schemas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolici
 
 
 async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -> bytes:
-    """Return the schema version, empty without a schema. Raises IncompatibleSchema, InvalidSchema, StoreError."""
+    """Check or register the schema. Return its version; empty without a schema. Raises IncompatibleSchema,
+    InvalidSchema, StoreError.
+    """
     if schema is not None:
         return version_to_bytes(await _register(topic, schema))
     if topic.policies.schema_validation_enforced and (await topic.broker_context.schemas.history(topic.name)).latest:
@@ -54,14 +56,14 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(
-            f"this {schema.type.name} schema is no version of topic {topic.name}, and clients may not add versions"
+            f"this {schema.type.name} schema is not a version of topic {topic.name}, and clients may not add versions"
             " (isAllowAutoUpdateSchema)"
         )
     return version
 
 
 def _is_used(topic: TopicBase) -> bool:
-    """Return whether there are clients or messages that a first schema might not fit."""
+    """Return whether the topic has clients or messages, which may be incompatible with a first schema."""
     return (
         bool(topic.producers)
         or _has_messages(topic)

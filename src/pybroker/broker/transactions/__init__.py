@@ -1,4 +1,4 @@
-"""Transactions on one topic: which messages are pending or aborted, and the max read position. Start with `topic_transactions.py`.
+"""Transactions on one topic: messages of open and aborted transactions, and the max read position.
 
-The pending acknowledgements of transactions are in `broker/delivery/subscription_transactions.py`.
+Start with `topic_transactions.py`. Pending transaction acks are in `broker/delivery/subscription_transactions.py`.
 """

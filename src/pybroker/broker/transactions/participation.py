@@ -1,9 +1,10 @@
-"""Admission of messages and acknowledgements of a transaction: only while it is open, from its owner's role, and at
-topics and subscriptions that its coordinator has registered.
+"""Admission of transactional messages and acknowledgements on a topic or subscription.
 
-Others would never be committed or aborted: they would block readers, or never be delivered. So the coordinators know
-all open transactions of topics and limit them (`maxOpenTransactionsSizeInMB`). While a coordinator reads its log,
-everything is admitted, and also if another broker of the cluster runs the coordinator, as in Pulsar.
+The transaction must be open and belong to the client's role, and its coordinator must have registered the topic or
+subscription. Otherwise the transaction would never end here: its messages would block readers or never be delivered.
+The registration also lets the coordinators limit open transactions (`maxOpenTransactionsSizeInMB`).
+
+While a coordinator reads its log, or if another broker runs it, everything is admitted, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class TakingPart:
-    """Owned by the broker service."""
+    """Checks whether a client may use a transaction on a topic or subscription."""
 
     def __init__(self, coordinators: Coordinators, authorization: AuthorizationService) -> None:
         self._coordinators = coordinators
         self._authorization = authorization
 
     def refusal(self, txn: TxnId, role: str | None, topic: str, subscription: str | None = None) -> BrokerError | None:
-        """Return why `role` may not use `txn` there, or None."""
+        """Return the error if `role` may not use `txn` on this topic or subscription, else None."""
         if not self._coordinators.is_enabled:
             return None
         if not self._coordinators.runs(txn.most):

@@ -1,18 +1,18 @@
-"""The transactions of one topic: their messages, their ends, and their durable state.
+"""Transactions of one topic: their messages, their ends, and their durable state.
 
-The durable state is the cursor `pulsar.transactions`, created with the first message of a transaction, and a snapshot
-of the buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is loaded, later entries
-are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot is stored after a
-number of ended transactions, after some time, when the ledger changes and when the topic is closed. It is durable
-before the position moves.
+The durable state is the cursor `pulsar.transactions`, which is created before the first transactional message, and a
+snapshot of the transaction buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is
+loaded, later entries are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot
+is stored after a number of ended transactions, after some time, when the ledger changes, and when the topic is closed.
+The snapshot is durable before the mark-delete position moves.
 
-Operation: a transaction ends when a marker behind its messages is durable. A terminated topic accepts no marker, and a
-transaction without messages here needs none; then the snapshot contains the end, so that late messages are refused,
-also after a restart.
+Operation: a transaction ends when a marker after its messages is durable. There are two cases without a marker: a
+terminated topic accepts none, and a transaction without messages on this topic needs none. Then the snapshot records
+the end, so that late messages are rejected, also after a restart.
 
-Invariants: the managed ledger's max read position and aborted entries are those of the buffer. No message of a
-transaction is stored before the cursor. Each request that waits for an end is answered, or refused when the topic
-closes.
+Invariants: the managed ledger has the same max read position and aborted entries as the buffer. No transactional
+message is stored before the cursor exists. Each request that waits for the end of a transaction completes, or fails
+when the topic closes.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 PART = "transactions"
-"""The name under which publishers are held."""
+"""Part of the topic on whose behalf publishers wait."""
 SNAPSHOT_ENTRIES = 100_000
-"""A snapshot is due when a load would read this many entries again."""
+"""A snapshot is due when a load would have to read this many entries."""
 
 
 class TransactionTopic(Protocol):
-    """The topic, for its transactions."""
+    """Interface to the topic that owns the transactions."""
 
     def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
-        """Pass a run to the ledger. Return False if the ledger refuses it; `producer` has received the error then."""
+        """Pass messages to the ledger. If the ledger refuses them, send the error to `producer` and return False."""
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part`; None ends that."""
+        """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
 
     def wake_subscriptions(self) -> None: ...
 
 
 class TopicTransactions(CursorOwner):
-    """The cursor store calls it for snapshots."""
+    """Transactions of one topic. The cursor store calls it to include the snapshot."""
 
     def __init__(
         self,
@@ -88,19 +88,19 @@ class TopicTransactions(CursorOwner):
         self._ended_since = 0
         self._entries_since = 0
         self.last_snapshot_ms = 0
-        """In milliseconds since 1970; 0 if none was stored since the load."""
+        """Time of the last snapshot in milliseconds since 1970; 0 if none was stored since the load."""
         self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
         self._an_end = asyncio.Event()  # set at the end of each transaction, and when the topic closes
         self.waiting_readers = 0
-        """Requests that wait until the end of a committed transaction is known."""
+        """Number of requests that wait until the end of a committed transaction is known."""
         if buffer is not None:
             self._show(buffer)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages of a transaction into admitted and refused ones. Add the transaction's id to metadata
-        without it.
+        """Split transactional messages into admitted and rejected messages. Add the transaction id to metadata that
+        lack it.
         """
         assert run.txn is not None
         assert self.buffer is not None
@@ -120,16 +120,17 @@ class TopicTransactions(CursorOwner):
                 run.payloads[index] = named
             elif said is None or said.txn != run.txn or said.ends is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message of transaction {run.txn} names another transaction"
+                    f"The metadata of a message of transaction {run.txn} contains the id of another transaction"
                 )
         kept, refused = split(run, errors)
         kept.has_markers = False  # From here on set only for the marker of an end.
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages without a transaction. Metadata that contain a transaction id are refused: after a reload,
-        messages are classified by their metadata, and such a message would be blocked. Only the broker may publish
-        transaction markers.
+        """Split messages that were sent without a transaction into admitted and rejected messages.
+
+        A message whose metadata contain a transaction id is rejected: after a reload, messages are classified by their
+        metadata, so the message would be blocked. Markers are rejected because only the broker may publish them.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -137,14 +138,14 @@ class TopicTransactions(CursorOwner):
                 errors[index] = NotAllowedError("Only the broker may write the end marker of a transaction")
             elif self.is_ready and (said := of_transaction(entry)) is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message names transaction {said.txn}, but its command does not: send it in the "
+                    f"The metadata of a message contains transaction id {said.txn}, but its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
         return split(run, errors)
 
     @property
     def is_ready(self) -> bool:
-        """Whether messages of transactions are accepted; if not, call `wait`."""
+        """Whether transactional messages are accepted now. If not, publishers call `wait`."""
         return self.buffer is not None
 
     @property
@@ -228,13 +229,14 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """A transaction that was open when the topic was loaded and may be committed, or None."""
+        """A transaction that was open when the topic was loaded and may already be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
-        """Wait until readers see the messages of all transactions that were committed before the topic was loaded.
+        """Wait until all transactions that were committed before the topic was loaded have ended here, so that readers
+        see their messages.
 
-        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic
+        Raises ServiceNotReady after `timeout_s` (default: `transactionBufferEndsWaitTimeInMillis`), and when the topic
         is closed.
         """
         if self.pending_end is None:
@@ -260,9 +262,10 @@ class TopicTransactions(CursorOwner):
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Commit or abort the transaction. Durable on return. An unknown transaction has nothing to end.
-        `low_water_mark`: all transactions of the coordinator up to it have ended. Raises BrokerError; nothing is
-        lost then, and the caller must retry.
+        """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
+
+        `low_water_mark`: all transactions of this coordinator up to this id have ended, so transactions among them that
+        are still open here are aborted. Raises BrokerError: nothing is lost, and the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
@@ -368,8 +371,8 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store a snapshot, and allow trimming of the entries that it covers. Raises StoreError; the next snapshot
-        includes it.
+        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError; the next snapshot
+        repeats it.
         """
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
@@ -400,10 +403,10 @@ class TopicTransactions(CursorOwner):
         self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
         return self.buffer.snapshot()
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store a snapshot, so that the next load reads little. Never raises."""
+        """Store a snapshot, so that the next load reads few entries. Never raises."""
         self._is_closed = True
         self._an_end.set()
         try:
@@ -414,7 +417,9 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all pending ends, because the ledger is closed or deleted. Their callers retry."""
+        """Fail all requests that wait for the end of a transaction, because the ledger is closed or deleted. The
+        coordinators retry.
+        """
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -425,7 +430,7 @@ class TopicTransactions(CursorOwner):
 
 
 class _Ending:
-    """One end that is being stored."""
+    """End of one transaction that is being stored."""
 
     __slots__ = ("action", "done", "txn")
 
@@ -436,7 +441,7 @@ class _Ending:
 
 
 class _MarkerPeer(Publisher):
-    """Publishes one marker. `TopicTransactions.stored` handles the success."""
+    """Peer that publishes one marker and receives a possible error. `TopicTransactions.stored` handles the success."""
 
     def __init__(self, failed: Callable[[BrokerError], None]) -> None:
         self._failed = failed
@@ -447,7 +452,6 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Return whether the run is a transaction marker, which no client may send."""
     return run.has_markers
 
 

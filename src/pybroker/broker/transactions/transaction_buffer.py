@@ -1,16 +1,16 @@
-"""The messages of a topic that belong to open or aborted transactions. Pure.
+"""Transaction buffer: the positions of a topic's messages that belong to open or aborted transactions. Pure.
 
-Each open transaction has a bitmap of entries per ledger; aborted messages and markers share one per ledger. So checking
-an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and the memory of
-aborted messages is freed with their ledgers.
+Each open transaction has one bitmap of entries per ledger. Aborted messages and markers share one bitmap per ledger. So
+checking an entry is a bit test, a transaction with a million messages uses as much memory as one with a hundred, and
+the memory for aborted messages is freed together with their ledgers.
 
-Operation: the caller reports messages with `offered` when they are passed to the store, and `stored` or `failed`
-afterwards; markers with `offered_end` and `ended` or `end_failed`. Stored entries are reported in the order of the
-ledger, also during recovery.
+Operation: the caller reports messages with `offered` when they are passed to the store, and with `stored` or `failed`
+afterwards; it reports markers with `offered_end`, and with `ended` or `end_failed` afterwards. Stored entries are
+reported in ledger order, also during recovery.
 
-Invariants: open transactions are in the order of their first messages, so the first one determines the max read
-position; an entry belongs to one open transaction or is aborted, never both; an ended transaction never opens again
-while it is remembered.
+Invariants: open transactions are sorted by their first messages, so the first transaction determines the max read
+position. An entry belongs to one open transaction or is aborted, never both. An ended transaction never opens again
+while its end is remembered.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from pybroker.model.txn_id import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
-"""Latest ended transactions above the low-water mark, whose messages are refused. A forgotten one could open again until the
-low-water mark passes it."""
+"""Number of remembered ended transactions above the low-water mark, whose late messages are rejected. Until the low-water mark
+passes it, a forgotten transaction could open again."""
 
 
 class OpenTransaction:
-    """Blocks delivery from its first message on."""
+    """Entries of one open transaction. Blocks delivery from its first message on."""
 
     __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner", "row")
 
     def __init__(self, first: Position, opened_ms: int, owner: str) -> None:
         self.first = first
         self.opened_ms = opened_ms
-        """When its first message here was stored, in milliseconds since 1970."""
+        """Time when the first message on this topic was stored, in milliseconds since 1970."""
         self.owner = owner
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
-        """Its encoding in a snapshot while it is unchanged: few of thousands of transactions change between snapshots."""
+        """Cached encoding for snapshots while the transaction is unchanged. Few transactions change between snapshots."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -58,10 +58,10 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """The state up to and including `up_to`, with portable roaring bitmaps.
+    """State up to and including the position `up_to`, with bitmaps in the portable Roaring format.
 
-    Transactions are decoded one by one, so a thread that restores thousands of them releases the interpreter lock in
-    between.
+    Transactions are decoded one by one, so that a thread that restores thousands of transactions releases the
+    interpreter lock in between.
     """
 
     version: int
@@ -84,7 +84,7 @@ _TRANSACTIONS = msgspec.msgpack.Decoder(_StoredTransaction)
 
 
 class TransactionBuffer:
-    """Owned by its topic's transactions."""
+    """Open and aborted transactions of one topic."""
 
     def __init__(self, max_open: int = 0) -> None:
         """`max_open`: maximum number of open transactions; 0 for no limit."""
@@ -92,7 +92,7 @@ class TransactionBuffer:
         self.open: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
         self.hidden: dict[int, BitMap] = {}
         self.up_to = Position(-1, -1)
-        """The last known entry."""
+        """Position of the last entry that this state covers."""
         self.committed_total = 0
         self.aborted_total = 0
         self._in_flight: dict[TxnId, int] = {}
@@ -104,11 +104,13 @@ class TransactionBuffer:
 
     @property
     def limit(self) -> Position | None:
-        """The first message of the oldest open transaction, from which on nothing may be read."""
+        """Position of the first message of the oldest open transaction. No entry from this position on may be read."""
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Return whether the transaction has messages here, stored or being stored, and has not ended."""
+        """Return whether the transaction is open here: it has messages that are stored or being stored, and has not
+        ended.
+        """
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -119,7 +121,7 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """Return the `least` up to which all transactions of that coordinator have ended; 0 if it is unknown."""
+        """Return the id (`least`) up to which all transactions of this coordinator have ended; 0 if unknown."""
         return self._low_water_marks.get(coordinator, 0)
 
     def highest_ids(self) -> dict[int, int]:
@@ -131,7 +133,9 @@ class TransactionBuffer:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def require_open(self, txn: TxnId) -> None:
-        """Raises NotAllowedError for a transaction that has ended, TooManyRequests above the limit."""
+        """Check that the transaction accepts messages. Raises NotAllowedError if it has ended, TooManyRequests at the
+        limit of open transactions.
+        """
         if self.has_ended(txn):
             raise NotAllowedError(f"Transaction {txn} has been ended. Please use a new transaction to send message.")
         if 0 < self.max_open <= len(self.open) + len(self._in_flight) and not self.is_known(txn) and self._is_full():
@@ -148,9 +152,9 @@ class TransactionBuffer:
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
-        """Record that `entries` of the messages being stored are not stored."""
+        """Record that `entries` messages could not be stored."""
         left = self._in_flight[txn] - entries
-        assert left >= 0, "more messages came back than were on their way"
+        assert left >= 0, "more results than messages in flight"
         if left:
             self._in_flight[txn] = left
         else:
@@ -158,7 +162,7 @@ class TransactionBuffer:
             self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """Record that `entries` of the messages being stored are durable."""
+        """Record that `entries` messages are durable. `first`: position of the first one."""
         self.failed(txn, entries)
         self.found(txn, first, entries, now_ms, owner)
 
@@ -184,17 +188,17 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Note that the end of the transaction is being stored. It gets no more messages."""
+        """Record that the end of the transaction is being stored. From now on, it accepts no messages."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
-        """Record that the marker is not stored: the transaction is open as before."""
+        """Record that the marker could not be stored. The transaction stays open."""
         self._ending.discard(txn)
         if txn.least <= self.low_water_mark(txn.most):
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """Record the end. `marker` is None if none could be stored or none was needed."""
+        """Record the end. `marker` is None if no marker could be stored or none was needed."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -211,7 +215,7 @@ class TransactionBuffer:
         self.note_ended(txn)
 
     def note_ended(self, txn: TxnId) -> None:
-        """Record the end of a transaction, perhaps without messages here, so that later messages are refused."""
+        """Record the end of a transaction that may have no messages here, so that later messages are rejected."""
         if txn.least > self.low_water_mark(txn.most):
             self._ended[txn] = None
             self._ended.move_to_end(txn)
@@ -219,9 +223,11 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of that coordinator up to `least` have ended. Return those that are open or
-        being stored here, oldest first: their messages came too late, and the caller aborts them. They are returned
-        by each call until their markers are being stored.
+        """Record that all transactions of this coordinator up to `least` have ended. Return the transactions among them
+        that are still open here, oldest first.
+
+        Their messages arrived too late, and the caller aborts them. Each call returns them again until their markers
+        are being stored.
         """
         before = self.low_water_mark(coordinator)
         if least > before:
@@ -237,14 +243,16 @@ class TransactionBuffer:
         return late
 
     def _late(self, coordinator: int, above: int) -> list[TxnId]:
-        """Return the known transactions from `above` (exclusive) to the coordinator's mark, oldest first."""
+        """Return the open transactions with ids above `above` and up to the coordinator's low-water mark, oldest
+        first.
+        """
         mark = self.low_water_mark(coordinator)
         late = passed_by(self.open, coordinator, above, mark)
         late.sort(key=lambda txn: self.open[txn].first)
         return late + [txn for txn in passed_by(self._in_flight, coordinator, above, mark) if txn not in self.open]
 
     def recovered(self) -> None:
-        """Finish recovery: abort transactions below the low-water mark without a marker."""
+        """Finish recovery: abort open transactions up to the low-water mark, without storing a marker."""
         for coordinator in self._low_water_marks:
             for txn in self._late(coordinator, 0):
                 self.ended(txn, TxnAction.ABORT, None)
@@ -284,7 +292,7 @@ class TransactionBuffer:
 
     @staticmethod
     def restore(record: bytes, max_open: int = 0) -> TransactionBuffer:
-        """Restore a snapshot. Raises StoreError."""
+        """Decode a snapshot. Raises StoreError if it is invalid."""
         try:
             version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:
@@ -310,12 +318,12 @@ class TransactionBuffer:
 
     def check_invariants(self) -> None:
         firsts = [each.first for each in self.open.values()]
-        assert firsts == sorted(firsts), "an older transaction is behind a younger one"
+        assert firsts == sorted(firsts), "transactions are not sorted by their first messages"
         seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}
         for txn, each in self.open.items():
             assert txn not in self._ended, "an ended transaction is open"
             for ledger_id, bitmap in each.entries.items():
-                assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is of two transactions, or hidden"
+                assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is in two transactions, or is aborted"
                 seen[ledger_id] = seen.get(ledger_id, BitMap()) | bitmap
         assert all(count > 0 for count in self._in_flight.values())
         assert self._only_in_flight == sum(txn not in self.open for txn in self._in_flight)

@@ -1,5 +1,6 @@
-"""Recovery of a topic's transactions when it is loaded: the last snapshot, and the entries behind it. A topic that
-never had a transaction has no snapshot, and nothing is read.
+"""Recovery of a topic's transactions when the topic is loaded: the last snapshot, then the entries after it.
+
+A topic that never had a transaction has no snapshot, and no entries are read.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pybroker.runtime.clock import Clock
 from pybroker.wire.transaction_metadata import of_transaction
 
 RESTORE_ON_LOOP_BYTES = 16 * 1024
-"""A larger snapshot has hundreds of open transactions, and is restored by a thread: 10,000 take 90 ms."""
+"""A larger snapshot is restored in a thread. It has hundreds of open transactions; 10,000 of them take 90 ms."""
 _SLICE_MS = 1.0
 _SLICE_ENTRIES = 64  # entries between two checks of the clock
 
 
 class Progress:
-    """The number of entries that were read again, and the approximate total."""
+    """Number of entries that were read again, and their approximate total."""
 
     __slots__ = ("all_entries", "entries")
 
@@ -35,7 +36,9 @@ class Progress:
 async def recover(
     ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
 ) -> TransactionBuffer | None:
-    """Return None for a topic without transactions. Raises StoreError after closing the ledger."""
+    """Return the transaction buffer, or None for a topic that never had a transaction. On failure, close the ledger and
+    raise StoreError.
+    """
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:
         return None
@@ -108,8 +111,10 @@ def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
 
 
 def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-    """Return the position behind unreadable entries. If the end of a transaction was among them, it stays open here
-    until its coordinator ends it again, or the low-water mark has passed it.
+    """Return the position after unreadable entries.
+
+    If these contained the end of a transaction, the transaction stays open here until its coordinator ends it again, or
+    until the low-water mark passes it.
     """
     last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
     logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))

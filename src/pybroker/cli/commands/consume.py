@@ -183,7 +183,7 @@ def _first(given: Start | None) -> MessageId:
 
 
 class Writer:
-    """Writes messages. When `write` returns, the reader of the output has them."""
+    """Writes messages to the output and flushes it, so that the program that reads the output has received them."""
 
     def __init__(self, output: Output, end_of_value: bytes | None) -> None:
         self._output = output
@@ -204,7 +204,9 @@ class Writer:
 
 
 class Session:
-    """Receives, writes, then acknowledges: a message that could not be written is redelivered."""
+    """Receives messages, writes them, then acknowledges them, so that a message that could not be written is
+    redelivered.
+    """
 
     def __init__(
         self, consumer: MessageConsumer, writer: Writer, options: argparse.Namespace, until: UntilSignal

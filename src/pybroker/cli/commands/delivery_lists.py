@@ -1,4 +1,4 @@
-"""`pybroker unacked`, `delayed`, `draining` and `waiting`: lists of the messages or hashes of a subscription."""
+"""`pybroker unacked`, `delayed`, `draining` and `waiting`: List messages or key hashes of a subscription."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
 
 
 class _Pages:
-    """Iterates over the items of all pages. `total` is that of the first page."""
+    """Iterates over the items of all pages. `total`: the total in the first page."""
 
     def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
         self.total: int | None = None
@@ -274,7 +274,7 @@ class _Pages:
         self._limit = limit
 
     def counted(self) -> int | None:
-        """Return the list's total, if it has one. Fetches one item only."""
+        """Return the total number of items, if the list has one. Requests one item only."""
         total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
         return None if total is None else int(total)
 

@@ -1,4 +1,4 @@
-"""`pybroker diagnose`: collect the state of a broker in one archive, for a report of a problem.
+"""`pybroker diagnose`: Collect the state of a broker in one archive, for a problem report.
 
 The archive contains versions, configuration, metrics, stacks, the recent log, and the findings of `explain` with
 statistics of the worst topics. Secrets are masked and message payloads omitted. It does contain names of topics,

@@ -94,7 +94,9 @@ def _draw(fetch: Callable[[], Explained], where: SameBroker, output: Output) -> 
 
 
 class Explained(NamedTuple):
-    """The broker's documents: one, several for a partitioned topic, or the list of stuck topics."""
+    """The documents that the broker returned: one for a topic, several for a partitioned topic, or the list of stuck
+    topics.
+    """
 
     documents: Sequence[Document]
     is_list_of_topics: bool = False
@@ -181,7 +183,10 @@ def _path(name: TopicName, subscription: str | None) -> str:
 
 
 def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) -> list[TopicName]:
-    """Return the partitions to search: all, or the one in the id. Raises WrongUsage for an ambiguous id."""
+    """Return the partitions to search: all of them, or the partition in the message id.
+
+    Raises WrongUsage for an ambiguous id.
+    """
     if given is not None and given.partition >= 0 and name.partition_index < 0:
         return [name.partition(given.partition)]
     names = rest.partitions(name)

@@ -1,4 +1,4 @@
-"""`pybroker hash` and `holes`: the consumer of a key, and the gaps in a subscription's acknowledgements."""
+"""`pybroker hash` and `holes`: Show the consumer of a key, and the gaps in a subscription's acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`pybroker ack`, `redeliver`, `delay` and `disconnect`: Actions on single messages or clients.
 
-All named messages or clients are tried. The exit code is 0 only if all succeeded.
+The action is tried for each given message or client. The exit code is 0 only if all actions succeeded.
 """
 
 from __future__ import annotations

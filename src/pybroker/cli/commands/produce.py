@@ -217,7 +217,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
 
 
 class LineCutter:
-    """Splits chunks of data into lines. An incomplete line waits for the next chunk."""
+    """Splits chunks of data into lines. An incomplete line is kept for the next chunk."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
@@ -274,10 +274,10 @@ async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a read does not block. Files are always readable.
+    """Wait until a read from `descriptor` does not block. Files are always readable.
 
-    The callback is registered for each wait: a persistent one could fire after its data was read, and the next read
-    would block.
+    The callback is registered anew for each wait. A permanent callback could fire after its data was read, and the next
+    read would block.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -292,7 +292,10 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """Results of messages in publish order. The producer's limit of unanswered messages limits it."""
+    """The results of published messages, in publish order.
+
+    At most as many as the producer's limit of unanswered messages.
+    """
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None
@@ -308,7 +311,7 @@ class Receipts:
             self._take(self._pending.popleft())
 
     def settle(self) -> None:
-        """Count all results. Unanswered messages count as not stored."""
+        """Wait for all results and count them. Unanswered messages count as not stored."""
         while self._pending:
             self._take(self._pending.popleft())
 

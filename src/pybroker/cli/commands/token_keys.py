@@ -1,6 +1,6 @@
 """Keys and tokens in the formats of `pulsar tokens`: secrets as bytes, key pairs as DER, tokens as compact JWS.
 
-Tokens are signed with the library with which brokers verify them (PyJWT).
+Tokens are signed with the library by which brokers verify them (PyJWT).
 """
 
 from __future__ import annotations

@@ -216,7 +216,10 @@ def _java_map(claims: Mapping[str, Any]) -> str:
 
 
 def _location(option: str, text: str) -> bytes:
-    """Return the key. Raises WrongUsage if the command line contains the key itself."""
+    """Return the key at the location in `text`: a file, or `env:NAME`.
+
+    Raises WrongUsage if the command line contains the key itself.
+    """
     if text.startswith("env:"):
         value = os.environ.get(text.removeprefix("env:"), "")
         if not value:
@@ -246,7 +249,7 @@ def _read(option: str, text: str) -> bytes:
 
 
 def _as_broker(content: bytes) -> str:
-    """Return a configuration value that contains these bytes."""
+    """Return these key bytes as a value for the broker's configuration."""
     import base64  # noqa: PLC0415
 
     return "data:;base64," + base64.b64encode(content).decode()

@@ -1,5 +1,5 @@
-"""Acknowledgement state of batches. Brokers accept acknowledgements of whole entries, or of single messages if batch
-index acknowledgement is enabled.
+"""Partly acknowledged batches of a consumer. Brokers only accept acknowledgements of whole entries, unless batch index
+acknowledgement is enabled.
 
 Pure.
 """
@@ -30,7 +30,7 @@ class PartlyAcknowledged:
         return len(self._left)
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Acknowledge a message. Return whether its whole entry is acknowledged now."""
+        """Acknowledge a message. Return whether all messages of its entry are acknowledged now."""
         if message_id.batch_size <= 1:
             return True
         at = (message_id.ledger_id, message_id.entry_id)
@@ -42,7 +42,7 @@ class PartlyAcknowledged:
         return not left
 
     def up_to(self, message_id: MessageId) -> tuple[int, int]:
-        """Acknowledge a message and all before it. Return the last entry up to which all are acknowledged now."""
+        """Acknowledge a message and all earlier ones. Return the last entry up to which all are acknowledged now."""
         at = (message_id.ledger_id, message_id.entry_id)
         for each in [each for each in self._left if each < at]:
             del self._left[each]
@@ -60,7 +60,8 @@ class PartlyAcknowledged:
 
 
 class EntriesOfParts:
-    """The entries of each chunked message of one partition, by the last entry, which gives the message its id.
+    """The entries of each chunked message of one partition. The key is the last entry, whose id is the id of the
+    message.
 
     Invariant: at most `MAX_PARTLY` messages are kept. Of a dropped message only the last entry is acknowledged.
     """
@@ -86,7 +87,9 @@ class EntriesOfParts:
 
 
 def ack_set(message_id: MessageId, *, is_cumulative: bool) -> list[int]:
-    """Return the ack set of a batch after this message, or this and all earlier ones, as signed words of the protocol."""
+    """Return the ack set of a batch in which only this message, or with `is_cumulative` this and all earlier ones, are
+    acknowledged. Its words are signed, as in the protocol.
+    """
     bits = (1 << message_id.batch_size) - 1
     bits &= ~((2 << message_id.batch_index) - 1) if is_cumulative else ~(1 << message_id.batch_index)
     words = range(-(-message_id.batch_size // _WORD_BITS))

@@ -1,8 +1,9 @@
 """Consumers and readers that return stored entries without decoding them.
 
-A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises, and
-its owner opens another one at the last position. A window in bytes limits the buffered entries: permits are given for
-about one window, and the client stops reading from the socket when more than two windows are buffered.
+A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises
+ConnectionLost, and its owner opens another consumer at the last position. A window in bytes limits the buffered
+entries: permits are given for about one window, and the client stops reading from the socket when more than two windows
+are buffered.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SubType = pb.CommandSubscribe.SubType
 
 @dataclass(frozen=True)
 class Subscribing:
-    """The parameters of SUBSCRIBE."""
+    """The parameters of a SUBSCRIBE command."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
@@ -51,13 +52,16 @@ class Ends:
     """The end of a topic and the position of a subscription, at one moment."""
 
     last: Position | None
-    """None if the topic has no entry."""
+    """The position of the last entry; None if the topic has no entry."""
     mark_delete: Position | None
-    """Its entry id is -1 at the start of a ledger. None if the broker does not report it."""
+    """The mark-delete position of the subscription.
+
+    Its entry id is -1 at the start of a ledger. None if the broker does not report it.
+    """
 
 
 class Consumer(ConnectionUser):
-    """Created by `open_consumer`."""
+    """A consumer or reader of stored entries. Created by `open_consumer`."""
 
     def __init__(self, client: Client, topic: TopicName, subscribing: Subscribing, connection: Connection) -> None:
         self.topic = topic

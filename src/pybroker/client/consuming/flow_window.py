@@ -13,8 +13,10 @@ MAX_PERMITS = 20_000
 
 
 class FlowWindow:
-    """Pure. Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send
-    whole entries.
+    """The permits of one consumer. Pure.
+
+    Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send whole
+    entries.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -47,7 +49,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """Return the number of messages that the broker counts: 1 if the metadata has no number or is damaged."""
+    """Return the number of messages that the broker counts for an entry: 1 if the metadata has no number or is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

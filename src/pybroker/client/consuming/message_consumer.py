@@ -20,7 +20,9 @@ class EndOfTopic(ClientError):
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """An asynchronous context manager; otherwise the caller must call `close`. Created by `open_message_consumer`."""
+    """A consumer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
+    Created by `open_message_consumer`.
+    """
 
     def __init__(self, client: Client, settings: Receiving) -> None:
         self.subscription = settings.subscription
@@ -93,7 +95,7 @@ class MessageConsumer(Receiver, ClientPart):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield all messages, up to the end of a terminated topic."""
+        """Yield all messages. Ends only at the end of a terminated topic."""
         while True:
             try:
                 message = await self.receive()
@@ -121,7 +123,7 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge a message and all before it in its partition. Not allowed on Shared and Key_Shared."""
+        """Acknowledge a message and all earlier ones in its partition. Not allowed on Shared and Key_Shared."""
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
@@ -169,7 +171,7 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, which must have no other consumer, and close."""
+        """Delete the subscription, and close this consumer. The subscription must have no other consumer."""
         for each in self._partitions.values():
             await each.unsubscribe()
         await self.close()
@@ -207,7 +209,7 @@ class MessageConsumer(Receiver, ClientPart):
 def _require_one(partitions: int, message_id: MessageId | None) -> None:
     if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
         raise ClientError(
-            f"message {message_id} belongs to one partition, and the topic has {partitions}: name the partition as the topic"
+            f"message {message_id} belongs to one partition, and the topic has {partitions}: give the partition as the topic"
         )
 
 

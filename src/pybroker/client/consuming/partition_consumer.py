@@ -37,7 +37,7 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Receiving:
-    """The options of a consumer."""
+    """The options of a message consumer or reader."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
@@ -69,7 +69,7 @@ class Receiving:
 
 
 class Receiver(ABC):
-    """The owner of partition consumers. Called from the event loop; must not raise."""
+    """The owner of partition consumers, which call it from the event loop. Methods must not raise."""
 
     @abstractmethod
     def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
@@ -100,13 +100,13 @@ class PartitionConsumer(ConnectionUser):
         self._is_seeking = False
         self._is_ack_due = False
         self._is_ordered = settings.kind in (SubType.Exclusive, SubType.Failover)
-        self._epoch = 0  # number of requests to redeliver all
+        self._epoch = 0  # Number of requests to redeliver all messages.
         self._partly = PartlyAcknowledged()
         self._chunked = ChunkedMessages()
         self._entries_of_parts = EntriesOfParts()
         self._used_permits = 0
         self._last_taken: MessageId | None = None
-        self._from_ms = 0  # of a reader: target of the last seek to a time, until the next message
+        self._from_ms = 0  # For a reader: the target of the last seek to a time, until the next message.
         self._is_before_time = False  # messages before that time are skipped
         self._nacks: list[tuple[float, tuple[int, int]]] = []
         self._nack_timer: asyncio.TimerHandle | None = None
@@ -251,7 +251,7 @@ class PartitionConsumer(ConnectionUser):
         return self._is_before_time
 
     def taken(self, item: Message | DamagedPayload) -> None:
-        """The caller has received `item`, which frees capacity for another message."""
+        """Record that the caller has received `item`, which frees capacity for another message."""
         if isinstance(item, Message):
             self._last_taken = item.id
             if self._settings.start is not None and not self._is_ack_due:
@@ -390,7 +390,7 @@ class PartitionConsumer(ConnectionUser):
     # --- the cursor
 
     async def last_message_id(self) -> MessageId:
-        """Return EARLIEST if there is no message."""
+        """Return the id of the last message in the topic; EARLIEST if there is none."""
         command = Command(type=Command.GET_LAST_MESSAGE_ID)
 
         async def ask() -> pb.BaseCommand:

@@ -34,7 +34,9 @@ class _Parts:
 
 
 class ChunkedMessages:
-    """Chunks of incomplete messages. Limited by number, and in size by the total that the first chunk declares."""
+    """Chunks of incomplete messages of one consumer. The number of messages is limited, and the size of each by the
+    total that its first chunk declares.
+    """
 
     def __init__(self, max_messages: int = MAX_CHUNKED_MESSAGES) -> None:
         self._max_messages = max_messages
@@ -149,7 +151,7 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """Create a message. `said`: its metadata, or that in its batch."""
+    """Create a message. `said`: its metadata, or its SingleMessageMetadata in a batch."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(

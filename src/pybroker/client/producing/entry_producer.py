@@ -64,7 +64,7 @@ _ERRORS_OF_TRANSACTIONS = frozenset(
 
 
 class EntryId(NamedTuple):
-    """(-1, -1) if deduplication has dropped the entry."""
+    """The position at which an entry is stored; (-1, -1) if deduplication has dropped the entry."""
 
     ledger_id: int
     entry_id: int
@@ -72,7 +72,7 @@ class EntryId(NamedTuple):
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """The options of a producer."""
+    """The options of a producer of entries."""
 
     name: str = ""
     """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""
@@ -87,8 +87,9 @@ class ProducerSettings:
     busy_patience_s: float = 0.0
     """How long to wait while another producer, which may be dead already, holds the name."""
     resends: bool = True
-    """Whether to send unanswered entries again after a reconnection. If not, they and the producer fail, and none is
-    stored twice.
+    """Whether to send unanswered entries again after a reconnection.
+
+    If not, these entries and the producer fail, and no entry is stored twice.
     """
 
 
@@ -102,7 +103,7 @@ class ProducerState(Enum):
 
 
 class Producer(ConnectionUser, ClientPart):
-    """Asynchronous producer of one topic or partition. Created by `open_producer`.
+    """A producer of one topic or partition. Created by `open_producer`.
 
     `send` waits until the queue of pending entries has capacity, and returns a future that resolves to the entry id of the
     receipt.
@@ -153,7 +154,7 @@ class Producer(ConnectionUser, ClientPart):
         """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the
         producer.
 
-        `txn`: the topic is already registered in that transaction, and the entry's metadata names it.
+        `txn`: the topic is already registered in that transaction, and the entry's metadata contains its id.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(

@@ -98,7 +98,7 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """No batch is open, so that the next message may go to another partition."""
+        """Whether no batch is open, so that the next message may go to another partition."""
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
@@ -276,7 +276,7 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Refuse new messages, and fail the unsent ones."""
+        """Refuse new messages, and let all unsent messages fail."""
         self._is_closed = True
         self.close_batches()
         while self._ready:
@@ -288,7 +288,9 @@ class PartitionPublisher:
 
 
 class MessageProducer(ClientPart):
-    """An asynchronous context manager; otherwise the caller must call `close`. Created by `open_message_producer`."""
+    """A producer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
+    Created by `open_message_producer`.
+    """
 
     def __init__(
         self,
@@ -327,7 +329,7 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and wait until it is stored. Raises the reason if it is not."""
+        """Send a message, and wait until it is stored. If it is not stored, raise the reason."""
         message = OutgoingMessage(
             value,
             key,
@@ -356,7 +358,7 @@ class MessageProducer(ClientPart):
         return await self._partitions[self._turn].submit(message, transaction)
 
     async def flush(self) -> None:
-        """Wait until all submitted messages are answered. Failures are reported by the future of each message only."""
+        """Wait until all submitted messages are answered. Only the future of a message reports its failure."""
         for each in self._partitions:
             await each.flush()
 

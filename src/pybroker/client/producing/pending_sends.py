@@ -74,7 +74,7 @@ class PendingSends:
         return next((each for each in self._entries if each.sequence_id == sequence_id), None)
 
     def give_up(self, entry: PendingSend) -> None:
-        """Remove an entry. A refusal may arrive before the receipts of earlier entries."""
+        """Remove an entry that the broker refused. The refusal may arrive earlier than the receipts of earlier entries."""
         self._entries.remove(entry)
         self.size_bytes -= len(entry.data)
 
@@ -88,7 +88,7 @@ class PendingSends:
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
         """Remove and return the entries sent by `time_s`, together with the other chunks of their messages.
 
-        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of
+        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for the receipt of
         another.
         """
         given_up: list[PendingSend] = []

@@ -1,1 +1,3 @@
-"""Load of brokers and bundles, and the leader's rules: choice of a broker, shedding. Start with `load_report.py`."""
+"""The load of brokers and bundles, and the leader's rules: which broker gets a bundle, and which bundles move
+(shedding). Start with `load_report.py`.
+"""

@@ -1,13 +1,14 @@
 """The choice of a broker for an unowned bundle, by the rules of Pulsar's Modular load manager.
 
-Isolation policies decide who may have the bundle. Each further rule narrows the candidates unless it would leave none: brokers
-with a load report, with few enough topics, with the fewest namespaces of the anti-affinity group, with the fewest bundles of the
-namespace. Of the rest, the one with the lowest long-term message rate is chosen, at random between equal ones; overloaded brokers
-only if all are.
+Isolation policies decide which brokers may have the bundle. Each further rule narrows the candidates unless it would
+leave none: brokers with a load report, with few enough topics, with the fewest namespaces of the anti-affinity group,
+with the fewest bundles of the namespace. Of the rest, the one with the lowest long-term message rate is chosen, at
+random between equal ones; overloaded brokers only if all are.
 
-A decision that no report shows yet counts as load of its broker, so that many bundles that are chosen at the same time do not
-all go to one broker. Life of a decision: it is *open*, and repeated for each lookup, until the bundle is *acquired*; then it counts
-until the broker's report lists the bundle. It ends early when its broker is gone, and after DECISION_MS.
+A decision that no report shows yet counts as load of its broker, so that many bundles that are chosen at the same time
+do not all go to one broker. A decision is *open*, and repeated for each lookup, until the bundle is *acquired*. After
+that it counts as load until the broker's report lists the bundle. A decision ends early when its broker leaves the
+cluster, or after DECISION_MS.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from random import Random
 
 RATE_DIGITS = 6
-"""Message rates that differ less are equal: they are sums in different orders."""
+"""Message rates that differ by less count as equal, because they are sums in different orders."""
 DECISION_MS = 10 * 60_000
-"""A client that has not come by then looks up again, and a broker that has not reported by then has no such load."""
+"""A decision ends after this time: by then a client has looked up again, or the broker has reported the load."""
 
 
 class Candidate(NamedTuple):
-    """What the choice needs of a registered broker."""
+    """The properties of a registered broker on which the choice depends."""
 
     broker_id: str
     host: str
     report: LoadReport
     is_compatible: bool = True
-    """Whether its load manager is that of the cluster."""
+    """Whether the broker has the same load manager as the cluster."""
 
 
 class ChoiceSettings(NamedTuple):
-    """`loadBalancer...` keys."""
+    """Configuration of the choice of a broker (`loadBalancer...` keys)."""
 
     overloaded_share: float = 0.85
     max_topics: int = 50_000
@@ -51,7 +52,7 @@ class ChoiceSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Documents that restrict the choice."""
+    """Documents that restrict the choice: isolation policies, anti-affinity groups, failure domains."""
 
     isolation: Mapping[str, NamespaceIsolationData] = field(default_factory=dict)
     group_of: Callable[[str], str | None] = lambda _namespace: None
@@ -74,7 +75,9 @@ def namespace_of(bundle: str) -> str:
 
 
 class _BrokerView:
-    """Sums over the bundles of one broker: those of its last report, and decided ones that the report does not have."""
+    """Sums over the bundles of one broker: bundles in its last report, and bundles of decisions that the report does
+    not list yet.
+    """
 
     def __init__(self, candidate: Candidate, decided: Iterable[str], averages: BundleAverages) -> None:
         self.report = candidate.report
@@ -105,7 +108,9 @@ class _BrokerView:
             del self.by_namespace[namespace_of(bundle)]
 
     def bundles_of(self, namespace: str, chosen_bundle: str) -> int:
-        """The last report of the previous owner still lists the bundle that is being assigned: it does not count."""
+        """Return the broker's number of bundles of `namespace`. The bundle that is being assigned does not count: the
+        last report of its previous owner still lists it.
+        """
         return self.by_namespace[namespace] - self._has(chosen_bundle)
 
     def rate_without(self, chosen_bundle: str) -> float:
@@ -120,7 +125,7 @@ class _BrokerView:
 
 
 class BundleAssignment:
-    """Decisions of one leader."""
+    """The decisions of one leader about the brokers of bundles."""
 
     def __init__(self, averages: BundleAverages, random: Random) -> None:
         self._averages = averages
@@ -130,12 +135,12 @@ class BundleAssignment:
         self._views: dict[str, _BrokerView] = {}
 
     def set_candidates(self, candidates: Iterable[Candidate]) -> None:
-        """Take the registered brokers and their reports. Decisions for a broker that is gone end."""
+        """Set the registered brokers with their load reports. Decisions for other brokers end."""
         self._candidates = {candidate.broker_id: candidate for candidate in candidates}
         for bundle, decision in list(self._decisions.items()):
             candidate = self._candidates.get(decision.broker_id)
             if candidate is None or (decision.is_acquired and bundle in candidate.report.bundles):
-                self._end(bundle)  # the broker is gone, or its report shows the load
+                self._end(bundle)  # the broker has left, or its report shows the load
         for broker_id in self._views.keys() - self._candidates.keys():
             del self._views[broker_id]
         for broker_id, candidate in self._candidates.items():
@@ -145,7 +150,9 @@ class BundleAssignment:
                 self._views[broker_id] = _BrokerView(candidate, decided, self._averages)
 
     def choose(self, bundle: str, placement: Placement, settings: ChoiceSettings, now_ms: float) -> str | None:
-        """Return the id of the broker that shall acquire `bundle`, the same until it is acquired; None if none may."""
+        """Return the id of the broker that shall acquire `bundle`; None if no broker may have it. The result stays the
+        same until the bundle is acquired.
+        """
         self._expire(now_ms)
         decided = self._decisions.get(bundle)
         if decided is not None and not decided.is_acquired:
@@ -156,23 +163,26 @@ class BundleAssignment:
         return chosen
 
     def decide(self, bundle: str, broker_id: str, now_ms: float) -> None:
-        """Record a decision, also one of the shedding."""
+        """Record the decision that a broker shall acquire `bundle`. Also used by shedding."""
         self._end(bundle)
         self._decisions[bundle] = _Decision(broker_id, now_ms)
         self._views[broker_id].add(bundle)
 
     def acquired(self, bundle: str) -> None:
-        """A broker has created the ownership document."""
+        """Note that a broker has acquired `bundle` (created its ownership document)."""
         if bundle in self._decisions:
             self._decisions[bundle].is_acquired = True
 
     def released(self, bundle: str) -> None:
-        """The ownership document was deleted. A decision that was made before that stays."""
+        """Note that `bundle` was released (its ownership document was deleted).
+
+        A decision that was made earlier stays.
+        """
         if bundle in self._decisions and self._decisions[bundle].is_acquired:
             self._end(bundle)
 
     def forget(self) -> None:
-        """Acquisitions may have gone unnoticed."""
+        """Forget which bundles are acquired, because changes may have gone unnoticed."""
         for bundle in list(self._decisions):
             self._end(bundle)
 
@@ -181,7 +191,7 @@ class BundleAssignment:
 
     @property
     def open_count(self) -> int:
-        """Decisions for bundles that no broker has acquired yet."""
+        """The number of decisions for bundles that no broker has acquired yet."""
         return sum(not decision.is_acquired for decision in self._decisions.values())
 
     def __len__(self) -> int:
@@ -230,7 +240,7 @@ class BundleAssignment:
         return [each for each in candidates if each.broker_id in kept]
 
     def _least_loaded(self, candidates: list[Candidate], bundle: str, settings: ChoiceSettings) -> str | None:
-        """Return None if all are overloaded."""
+        """Return the least loaded of the candidates; None if all are overloaded."""
         rates = {
             each.broker_id: round(self._views[each.broker_id].rate_without(bundle), RATE_DIGITS)
             for each in candidates

@@ -33,7 +33,9 @@ class _Average:
 
 
 class BundleAverages:
-    """Fed with each new report. Holds the bundles of the last reports, and those that disappeared at most KEPT_MS ago."""
+    """The averages of all bundles in the last reports, and of bundles that disappeared from the reports at most KEPT_MS
+    ago.
+    """
 
     def __init__(self) -> None:
         self._short: dict[str, _Average] = {}
@@ -42,7 +44,7 @@ class BundleAverages:
         self._counted: dict[str, int] = {}  # time of the last counted report, by broker
 
     def add(self, broker_id: str, report: LoadReport, now_ms: float) -> None:
-        """Count a report once."""
+        """Add a report to the averages, unless it was added before."""
         for bundle in report.bundles:
             self._seen_ms[bundle] = now_ms
         if self._counted.get(broker_id) == report.measured_ms:
@@ -53,7 +55,7 @@ class BundleAverages:
             self._long.setdefault(bundle, _Average(LONG_SAMPLES)).add(figures)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
-        """Forget what no registered broker has reported for KEPT_MS, and brokers that are gone."""
+        """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that have left."""
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
             for values in (self._seen_ms, self._short, self._long):

@@ -1,4 +1,4 @@
-"""Which brokers may have a bundle: isolation policies and anti-affinity groups, by Pulsar's rules."""
+"""Rules which brokers may have a bundle, by isolation policies and anti-affinity groups as in Pulsar."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pybroker.model.cluster_data import NamespaceIsolationData, matches_any
 def permitted_hosts(namespace: str, hosts: Iterable[str], policies: Mapping[str, NamespaceIsolationData]) -> set[str]:
     """Return the hosts whose brokers may have bundles of `namespace`.
 
-    With a policy for the namespace: its primary hosts, and its secondary ones while fewer than `min_limit` primary *brokers*
-    exist; `hosts` therefore has one item for each broker. Without one: hosts that are primary in no policy.
+    With a policy for the namespace: its primary hosts, and its secondary hosts while fewer than `min_limit` primary
+    *brokers* exist. (Therefore `hosts` has one item for each broker.) Without a policy: hosts that are primary in no
+    policy.
     """
     found = list(hosts)
     policy = next((each for each in policies.values() if matches_any(namespace, each.namespaces)), None)

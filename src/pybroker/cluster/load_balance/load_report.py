@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ResourceUsage(NamedTuple):
-    """Usage and limit of one resource. With an unknown limit, 0 or less, the usage has no share, as in Pulsar."""
+    """Usage and limit of one resource. If the limit is unknown (0 or less), the usage has no share, as in Pulsar."""
 
     usage: float = 0.0
     limit: float = 0.0
@@ -20,7 +20,7 @@ class ResourceUsage(NamedTuple):
 
 
 class BundleFigures(NamedTuple):
-    """Rates are per second."""
+    """The load of one bundle. Rates are per second."""
 
     message_rate_in: float = 0.0
     byte_rate_in: float = 0.0
@@ -44,7 +44,7 @@ NO_USAGE = ResourceUsage()
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One measurement. Invariant: all figures are finite, and usages and rates not negative."""
+    """One measurement of a broker's load. Invariant: all figures are finite, and usages and rates not negative."""
 
     cpu: ResourceUsage = NO_USAGE
     memory: ResourceUsage = NO_USAGE

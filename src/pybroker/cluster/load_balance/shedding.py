@@ -1,4 +1,5 @@
-"""Shedding: which bundles a leader moves away from brokers that are used more than the average, after Pulsar's ThresholdShedder.
+"""Shedding: the leader's rules which bundles move away from brokers with more load than the average, after Pulsar's
+ThresholdShedder.
 
 A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by `threshold_share`. Bundles
 with the most traffic move until its expected use is MARGIN_SHARE below the threshold. The rules against oscillation:
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 
 class SheddingSettings(NamedTuple):
-    """`loadBalancer...` keys, and constants of this broker."""
+    """Configuration of shedding: `loadBalancer...` keys, and constants."""
 
     threshold_share: float = 0.10
     history_share: float = 0.9
@@ -41,11 +42,13 @@ class Move(NamedTuple):
 
 
 Destination = Callable[[str, str], str | None]
-"""Returns the broker for a bundle that leaves a broker: bundle, source."""
+"""Returns the destination for a bundle that leaves a broker. Arguments: bundle, source."""
 
 
 class LoadShedding:
-    """State of one leader. A new leader starts without history, and therefore shifts nothing in its first round."""
+    """The shedding state of one leader. A new leader starts without history, and therefore moves nothing in its first
+    round.
+    """
 
     def __init__(self, averages: BundleAverages) -> None:
         self._averages = averages
@@ -61,7 +64,9 @@ class LoadShedding:
         settings: SheddingSettings,
         now_ms: float,
     ) -> list[Move]:
-        """Return the moves of one round. `is_movable` excludes bundles such as those of heartbeats."""
+        """Return the moves of one round. `is_movable` returns False for bundles that must not move, such as the bundles
+        of heartbeats.
+        """
         by_id = {each.broker_id: each for each in candidates if each.report.is_measured}
         known = self._usage.keys() & by_id.keys()
         self._update(by_id, settings, now_ms)

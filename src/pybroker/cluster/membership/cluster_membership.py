@@ -1,13 +1,13 @@
 """Membership of this broker in a cluster: its registration, its part in the leader election, and the registry for lookups.
 
-Operation: one task compares what should be stored for this session with what is, and does the next step: register, stand or
-resign, update the load report. Watches, session events and the time wake it, so no event is lost and a failed step is
-repeated. The rules are in `joining_rules`, `leader_rules` and `load_balance`.
+Operation: one task compares the stored values of this session with the wanted ones, and performs the next step:
+register, become a candidate or resign, update the load report. Watches, session events and a timer wake the task, so no
+event is lost and a failed step is repeated. The rules are in `joining_rules`, `leader_rules` and `load_balance`.
 
 A broker that leaves deletes its registration first, so that no new bundle comes, then its leadership.
 
-Lost session: `is_leader` is False at once, by the store's clock. In the next session the broker registers again and takes part in
-the election like a new one.
+Lost session: `is_leader` is False immediately, by the store's clock. In the next session the broker registers again and
+joins the election like a new broker.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
 
 RETRY_PAUSE_S = 1.0
-"""Pause after a step that the store refused or could not perform."""
+"""Pause after a step that failed."""
 CHECK_PAUSE_S = 5.0
-"""Longest pause between two looks at the load."""
+"""Longest pause between two measurements of the load."""
 
 
 class LoadSource(Protocol):
-    """Measures the load of this broker."""
+    """Measures the load of this broker for its registration."""
 
     def revision(self) -> object:
         """Return a value that changes when `measure` may return other figures. Costs nothing."""
@@ -78,7 +78,9 @@ class LoadSource(Protocol):
 
 
 class ClusterMembership:
-    """Implements `BrokerRegistry`. `start` and `leave` are called once each; `close` at the end, also after a failed start."""
+    """The membership of this broker. Call `start` and `leave` once each, and `close` at the end, also after a failed
+    start.
+    """
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class ClusterMembership:
         self._report_revision: object = None
         self._written_ms = 0.0
         self.moved_total = 0
-        """Bundles that this broker has moved as the leader, according to load."""
+        """Number of bundles that this broker has moved as the leader, because of load."""
         self.conflict = ""
         """Why this broker is not registered. Empty if it is, or has left."""
 
@@ -200,7 +202,7 @@ class ClusterMembership:
         )
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Record that `bundle` is about to move to a registered broker: lookups of this leader are sent there."""
+        """Record that `bundle` is about to move to a registered broker: from now on this leader directs lookups to it."""
         self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
     def candidates(self) -> list[Candidate]:
@@ -214,10 +216,10 @@ class ClusterMembership:
             for broker_id, each in self._registered.registrations.items()
         ]
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self, deadline_s: float) -> None:
-        """Register, and begin to take part in the election. Clients must be able to connect before.
+        """Register this broker, and join the leader election. Clients must be able to connect before this call.
 
         Waits up to `deadline_s` for the end of an earlier session at this address. Raises StoreError if the broker cannot join.
         """
@@ -308,7 +310,9 @@ class ClusterMembership:
             await self._registered.refresh(self._path)
 
     async def _put_for_session(self, path: str, value: bytes) -> int:
-        """Raises MetadataUnavailable if the session ended meanwhile: the value is gone, or goes with it."""
+        """Store a session value and return its version. Raises MetadataUnavailable if the session ended meanwhile; the
+        value then disappears with it.
+        """
         session = self._sessions
         version = await self._store.put_for_session(path, value)
         if session != self._sessions:
@@ -339,7 +343,7 @@ class ClusterMembership:
     # --- registration ------------------------------------------------------------------------------------------------
 
     async def _register(self) -> str | None:
-        """Create this session's registration. Return None, or why it is not possible now."""
+        """Create this session's registration. Return None on success, otherwise why it is not possible now."""
         others = [each for broker_id, each in self.brokers().items() if broker_id != self._own.broker_id]
         reason = (
             configured_class_refusal(self._config.load_manager_class_name)
@@ -392,7 +396,9 @@ class ClusterMembership:
         self._written_ms = self._runtime.clock.monotonic_ms()
 
     async def _update_report(self) -> None:
-        """Store the load again after a change of `loadBalancerReportUpdateThresholdPercentage`, and at intervals."""
+        """Store the load report again if the load has changed by `loadBalancerReportUpdateThresholdPercentage`, and at
+        intervals.
+        """
         config = self._config
         age_ms = self._runtime.clock.monotonic_ms() - self._written_ms
         is_old = age_ms >= config.load_balancer_report_update_max_interval_minutes * 60_000
@@ -457,7 +463,7 @@ class ClusterMembership:
         return encoded_leader(self._own.broker_id, addresses.http_url or addresses.http_url_tls)
 
     async def _delete_own_leader_value(self) -> None:
-        """The value may be another broker's by now: the cache is older."""
+        """Delete the leader value if it is still this broker's: the cached value may be outdated."""
         found = await self._store.get(LEADER)
         if found is not None and leader_of(found.value) == self._own.broker_id:
             with suppress(BadVersionError):
@@ -473,7 +479,7 @@ class ClusterMembership:
 
 
 class _AssignedBundles:
-    """Watches ownership documents, and reads those of bundles with a decision."""
+    """Watches ownership documents, and reads the documents of bundles for which a decision exists."""
 
     def __init__(self, store: MetadataStore, assignment: BundleAssignment) -> None:
         self._store = store

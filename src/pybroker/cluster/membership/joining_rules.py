@@ -1,4 +1,4 @@
-"""Rules of joining a cluster: load manager, unique addresses, and whether this broker may be the leader."""
+"""Rules that decide whether a broker may join a cluster, by load managers and addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def configured_class_refusal(name: str) -> str | None:
 
 
 def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
-    """Return why no pybroker can work beside these brokers; None if it can. Brokers before Pulsar 3.0 name no class."""
+    """Return why no pybroker can work beside these brokers; None if it can. Registrations of brokers before Pulsar 3.0
+    contain no class.
+    """
     for broker in brokers:
         name = broker.load_manager_class
         if name and name != MODULAR_LOAD_MANAGER:
@@ -33,7 +35,9 @@ def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
 
 
 def address_refusal(own: RegisteredBroker, others: Iterable[RegisteredBroker]) -> str | None:
-    """Return which broker has one of our addresses; None if they are unique. Ownership compares addresses."""
+    """Return which other broker has one of this broker's addresses; None if they are unique. Ownership documents
+    identify brokers by address.
+    """
     own_urls = _urls(own)
     for other in others:
         shared = sorted(own_urls & _urls(other)) if other.broker_id != own.broker_id else []

@@ -1,7 +1,8 @@
-"""Rules of leader election at `/loadbalance/leader`: an ephemeral value, created by the broker that comes first.
+"""Rules of leader election at `/loadbalance/leader`: an ephemeral value, which the first candidate creates.
 
-Java brokers take part in the same election. A Java leader is preferred while one is registered, because then only Java brokers
-know what the bundles of Java brokers cost; `loadBalancerLeaderBesideJavaBrokers` removes this preference.
+Java brokers are candidates in the same election. While a Java broker is registered, a Java leader is preferred, because
+only Java brokers know the load of the bundles of Java brokers. `loadBalancerLeaderBesideJavaBrokers` removes this
+preference.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ LEADER = "/loadbalance/leader"
 
 
 class ElectionStep(Enum):
-    """What a broker does next about the leadership."""
+    """The next step of a broker in the leader election."""
 
     NOTHING = "nothing"
     STAND = "stand"
@@ -23,11 +24,11 @@ class ElectionStep(Enum):
     RESIGN = "resign"
     """Delete the value, which this session created."""
     CLEAR = "clear"
-    """Delete the value that an earlier session of this broker left, then look again."""
+    """Delete the value that an earlier session of this broker left, then check again."""
 
 
 class Candidacy(NamedTuple):
-    """This broker's part in the election."""
+    """The properties of this broker that matter for the election."""
 
     broker_id: str
     is_leader: bool
@@ -40,7 +41,8 @@ def encoded_leader(broker_id: str, service_url: str) -> bytes:
 
 
 def leader_of(value: bytes | None) -> str | None:
-    """Return the leader's id; "" for a value that cannot be read, which still is a leader; None without a value.
+    """Return the leader's id in the stored value; "" if the value cannot be read (a leader exists nevertheless); None
+    without a value.
 
     Brokers before Pulsar 3.0 store only `serviceUrl`.
     """
@@ -59,7 +61,7 @@ def leader_of(value: bytes | None) -> str | None:
 
 
 def election_step(leader_id: str | None, own: Candidacy) -> ElectionStep:
-    """Return the next step, given the id in the present value, None without a value."""
+    """Return the next step. `leader_id`: the id in the stored value; None without a value."""
     if leader_id is None:
         return ElectionStep.STAND if own.may_stand else ElectionStep.NOTHING
     if leader_id != own.broker_id:

@@ -1,4 +1,4 @@
-"""The leader's periodic shedding: it asks the owners of bundles to unload them to brokers that are used less."""
+"""The leader's periodic shedding: it asks the owners of bundles to unload them to brokers with less load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BundleUnloader(Protocol):
 
 
 class LoadSheddingTask:
-    """Runs for the life of the broker, and works while this broker is the leader."""
+    """The periodic task of a broker that sheds load while this broker is the leader."""
 
     def __init__(self, runtime: Runtime, membership: ClusterMembership, unloader: BundleUnloader) -> None:
         self._runtime = runtime
@@ -44,7 +44,7 @@ class LoadSheddingTask:
         return self._runtime.config.load_balancer_shedding_interval_minutes * 60.0
 
     async def run_once(self) -> None:
-        """Perform one round. A new leader starts without history."""
+        """Perform one round of shedding."""
         config, membership = self._runtime.config, self._membership
         if not membership.is_leader():
             self._shedding = LoadShedding(membership.averages)

@@ -1,4 +1,4 @@
-"""The membership of a broker as it is shown: by explanations, metrics and the console."""
+"""The membership of a broker as `explain`, metrics and the console show it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class MembershipReport(NamedTuple):
-    """The state at one moment."""
+    """The membership of a broker at one moment."""
 
     broker_id: str
     is_registered: bool
@@ -21,6 +21,6 @@ class MembershipReport(NamedTuple):
     unusable: Mapping[str, str]
     """Registrations that lookups cannot use, with the reasons."""
     open_decisions: int
-    """Bundles that this broker assigned and no broker has acquired yet."""
+    """Number of bundles that this broker assigned and no broker has acquired yet."""
     moved_total: int
-    """Bundles that this broker moved as the leader, according to load."""
+    """Number of bundles that this broker moved as the leader, because of load."""

@@ -1,6 +1,6 @@
-"""Caches of what the brokers of a cluster share about membership. Watches keep them current.
+"""Caches of the membership documents that the brokers of a cluster share. Watches update the caches.
 
-Nothing that another program writes can make a read fail: what cannot be used is logged once and left out.
+No document of another program makes a read fail: unusable documents are logged once and ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNERSHIP = "/namespace"
 
 
 class RegisteredBrokers:
-    """The usable registrations, and the reasons why others are not."""
+    """The usable registrations of brokers, and the reasons why other registrations are not usable."""
 
     def __init__(self, store: MetadataStore, changed: Changed) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class RegisteredBrokers:
 
 
 class LeaderValue:
-    """The id in the leader's value: None without one, "" if it cannot be read."""
+    """The cached leader value: the leader's id, None without a leader, "" if the value cannot be read."""
 
     def __init__(self, store: MetadataStore, changed: Changed) -> None:
         self._store = store

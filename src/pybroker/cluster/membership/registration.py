@@ -1,8 +1,9 @@
 """The registration of a broker: Pulsar's LocalBrokerData at `/loadbalance/brokers/<host:webPort>`.
 
-A wrong registration harms the whole cluster: Java brokers fail every lookup if one value is not JSON, and send every client to
-an empty address if it has none. Therefore one function encodes it, from complete values only. Reading is lenient: a figure
-that is no number counts as 0, and a registration without usable addresses is a reason in words, never an exception.
+A wrong registration harms the whole cluster: Java brokers fail every lookup if one value is not JSON, and send every
+client to an empty address if it has none. Therefore one function encodes it, from complete values only. Reading is
+lenient: a value that is no number counts as 0, and a registration without usable addresses gives a reason (`Unusable`),
+never an exception.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ MODULAR_LOAD_MANAGER = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadMan
 IMPLEMENTATION = "pybroker"
 """Value of the property `implementation`, which Java brokers neither write nor read."""
 MAX_REGISTRATION_BYTES = 900_000
-"""ZooKeeper refuses values of 1 MiB. Above this, the bundles with the lowest rates are left out of `lastStats`."""
+"""ZooKeeper refuses values of 1 MiB. Above this, `lastStats` omits the bundles with the lowest rates."""
 INSTANCE = "instance"
-"""Property with the id of the data directory, also only ours: an earlier session's registration is replaced."""
+"""Property with the id of the data directory, which Java brokers do not write either.
+
+A registration by an earlier session is recognized by it and replaced.
+"""
 MAX_LISTENERS = 100
-"""More listeners of another broker are ignored."""
+"""Maximum number of listeners of another broker; further ones are ignored."""
 
 
 class Registration(NamedTuple):
@@ -53,7 +57,7 @@ class Registration(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """A registration that lookups cannot use, and why."""
+    """A registration that lookups cannot use, with the reason."""
 
     reason: str
 
@@ -69,7 +73,7 @@ def host_of(broker_id: str) -> str:
 def own_broker(
     broker_id: str, addresses: AdvertisedAddresses, load_manager_class: str, started_ms: int, version: str
 ) -> RegisteredBroker:
-    """Return this broker as it registers."""
+    """Return the registration of this broker."""
     found = addresses.resolve(None)
     return RegisteredBroker(
         broker_id,

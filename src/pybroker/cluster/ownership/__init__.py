@@ -1,4 +1,4 @@
-"""Which broker of a cluster serves a namespace bundle.
+"""Ownership: which broker of a cluster serves a namespace bundle.
 
-Rules in `held_bundles.py` and `assignment.py`; `bundle_ownership.py` performs them.
+The rules are in `held_bundles.py` and `assignment.py`; `bundle_ownership.py` performs them.
 """

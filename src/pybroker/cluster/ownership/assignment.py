@@ -6,18 +6,25 @@ from enum import Enum
 
 
 class NextStep(Enum):
-    """What the broker does for the lookup."""
+    """The next step of a lookup: acquire the bundle, ask the leader, or choose a broker."""
 
     ACQUIRE = "acquire"
-    """Another broker decided for this one, or the client names it by an authoritative request."""
+    """Acquire the bundle: another broker decided so, which the client's authoritative request shows."""
     ASK_LEADER = "ask leader"
     """Redirect the client to the leader, not authoritative."""
     CHOOSE = "choose"
-    """Choose the broker here, and redirect the client to it, authoritative; or acquire."""
+    """Choose a broker here.
+
+    Redirect the client to it with an authoritative response; if it is this broker, acquire the bundle.
+    """
 
 
 def next_step(*, is_authoritative: bool, is_leader: bool, knows_leader: bool) -> NextStep:
-    """Without a known leader each broker decides alone, as in Pulsar: creation of the document decides between two."""
+    """Return the next step.
+
+    Without a known leader, each broker acquires the bundle itself, as in Pulsar: the store accepts only the first
+    ownership document.
+    """
     if is_authoritative:
         return NextStep.ACQUIRE
     return NextStep.CHOOSE if is_leader or not knows_leader else NextStep.ASK_LEADER

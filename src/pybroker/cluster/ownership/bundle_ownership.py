@@ -1,17 +1,18 @@
-"""The owner of each bundle: one question for lookups, for the load of a topic, and for REST calls.
+"""The owner of each bundle, for lookups, for the loading of topics, and for REST calls.
 
 A bundle belongs to the broker whose session created its ownership document. The store decides between two brokers that create
 it at the same time.
 
-Operation: `HeldBundles` has the bundles of this broker. Documents of other brokers are cached, and a watch removes what
-changed. An acquisition or a release runs to its end even if the request that caused it is gone.
+Operation: `HeldBundles` has the bundles of this broker. Documents of other brokers are cached, and a watch removes
+changed ones. An acquisition or a release is completed even if the request that caused it was cancelled.
 
 A broker that loses its session closes the topics of all its bundles, in the order that prevents two owners: the metadata client
 reports the loss before the server can end the session, `holds_session` is asked before anything is dispatched, and fencing, which
 needs no store, comes before everything that waits. In the next session the bundles have no owner until a client looks them up.
 
-A document with this broker's addresses and another session mark was left by an earlier session or process. It is not deleted:
-between the read and the deletion, the session could end, and another broker could create its own. It disappears with its session.
+A document with this broker's addresses and another session mark was left by an earlier session or process. Such a
+document is not deleted, because between the read and the deletion, the session could end and another broker could
+create a document. It disappears with its session.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pybroker.cluster.ownership.namespace_bundle import (
     NamespaceBundle,
     bundle_of_path,
     bundle_of_topic,
+    is_bundle_of,
 )
 from pybroker.cluster.ownership.owner_document import (
     OwnerDocument,
@@ -61,37 +63,37 @@ from pybroker.runtime.tasks import TaskOwner
 from pybroker.waiting.keyed_lock import KeyedLock
 
 ATTEMPTS = 5
-"""Of a lookup whose bundle changes its owner meanwhile."""
+"""Number of attempts of a lookup whose bundle changes its owner meanwhile."""
 RETRY_PAUSE_S = 0.5
-"""Between two attempts to delete the document of a released bundle."""
+"""Pause between two attempts to delete the document of a released bundle."""
 _SESSION_MARK_BITS = 64
 
 
 class BundleTopics(Protocol):
-    """The topics of this broker, by bundle."""
+    """The topics of this broker by bundle: the operations that ownership needs."""
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """This broker owns `bundle` from now on. Begin what must run without a client."""
+        """Called when this broker has acquired `bundle`. Load the topics that must work without a client."""
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
         """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Fence the topics of the bundles, wait for those that are being loaded, and close all."""
+        """Fence the topics of the bundles, wait until topics that are being loaded are complete, and close all."""
 
 
 class OwnerKind(Enum):
-    """Where a lookup leads."""
+    """The destination of a lookup."""
 
     HERE = "here"
     OTHER = "other"
     """Another broker has the bundle."""
     REDIRECT = "redirect"
-    """The bundle has no owner; the broker of the answer decides or acquires it."""
+    """The bundle has no owner. The broker in the result decides, or acquires the bundle."""
 
 
 class Owner(NamedTuple):
-    """The answer to a lookup. `urls` are empty for HERE, because the caller knows its own."""
+    """The result of a lookup. `urls` are empty for HERE, because the caller knows the broker's own."""
 
     kind: OwnerKind
     urls: LookupResult
@@ -102,7 +104,9 @@ _HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
 
 
 class BundleOwnership:
-    """Created when the addresses of this broker are known. `start` comes first; `close` releases nothing."""
+    """Ownership of bundles by one broker. Created when the addresses of the broker are known. Call `start` first;
+    `close` releases no bundle.
+    """
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class BundleOwnership:
         self._locks: KeyedLock[NamespaceBundle] = KeyedLock()
         self._tasks = TaskOwner("ownership")
         self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
-        self._changes = 0  # of any document: what was read before is not cached after
+        self._changes = 0  # of any document: a value that was read before is not cached after it
         self._fencing = 0  # sessions whose topics still have clients
         self._fenced = asyncio.Event()  # set without such a session
         self._fenced.set()
@@ -135,24 +139,26 @@ class BundleOwnership:
         return f"{self._random.getrandbits(_SESSION_MARK_BITS):016x}"
 
     async def start(self) -> None:
-        """Follow the documents, and acquire the namespace of this broker's health checks. Raises StoreError."""
+        """Watch the ownership documents, and acquire the bundle of this broker's health checks. Raises StoreError."""
         self._store.listen(self._session_changed)
         self._store.watch(OWNERS, self._document_changed, self._documents_missed)
         if not await self.acquire(self._heartbeat):
             self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
 
     async def close(self) -> None:
-        """End all tasks. The documents disappear with the session; release first what other brokers should have at once."""
+        """End all tasks. The documents disappear with the session; call `release_all` first so that other brokers get
+        the bundles at once.
+        """
         await self._tasks.close()
 
-    # --- questions without IO ----------------------------------------------------------------------------------------
+    # --- queries without IO ------------------------------------------------------------------------------------------
 
     def bundle_of(self, topic: TopicName) -> NamespaceBundle:
         """Return the bundle of `topic`. Raises TopicNotFound without its namespace."""
         return bundle_of_topic(topic, self.boundaries(topic.namespace))
 
     def boundaries(self, namespace: NamespaceName) -> list[str]:
-        """Raises TopicNotFound without the namespace."""
+        """Return the bundle boundaries of a namespace. Raises TopicNotFound if the namespace does not exist."""
         if system_topics.is_heartbeat_namespace(namespace):
             return [f"0x{WHOLE.lower:08x}", f"0x{WHOLE.upper:08x}"]
         policies = self._resources.namespace(namespace)
@@ -172,14 +178,16 @@ class BundleOwnership:
         return self.held.serves(bundle) and self._store.holds_session()
 
     def holds_session(self) -> bool:
-        """Return whether this broker may deliver messages. Right immediately after a freeze of the process.
+        """Return whether this broker may deliver messages. The result is correct even immediately after the process was
+        frozen.
 
-        After a lost session, no topic delivers before all topics of that session are fenced: there may be another session already.
+        After a lost session, no topic delivers until all topics of that session are fenced, even if a new session
+        exists already.
         """
         return not self._fencing and self._store.holds_session()
 
     def require_served(self, topic: TopicName) -> None:
-        """Raises ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`, and TopicNotFound."""
+        """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound."""
         bundle = self.bundle_of(topic)
         if not self.serves(bundle):
             raise ServiceNotReady(
@@ -193,7 +201,8 @@ class BundleOwnership:
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     async def owner_of(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
-        """Return the owner of the bundle of `topic`, which this broker may become, or the broker to ask.
+        """Return the owner of the bundle of `topic`, or the broker to ask. Without an owner, this broker may acquire
+        the bundle.
 
         Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
         """
@@ -205,7 +214,7 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Like `owner_of`."""
+        """Return the same as `owner_of`, for a bundle."""
         for _ in range(ATTEMPTS):
             found = await self.present_owner(bundle, listener_name)
             if found is not None:
@@ -281,7 +290,7 @@ class BundleOwnership:
     # --- acquire and release -----------------------------------------------------------------------------------------
 
     async def acquire(self, bundle: NamespaceBundle) -> bool:
-        """Own `bundle` if it has no owner. Return whether this broker owns it. Raises StoreError, MetadataError."""
+        """Acquire `bundle` if it has no owner. Return whether this broker owns it. Raises StoreError, MetadataError."""
         async with self._locks.held(bundle):
             if self.held.state(bundle) is not None:
                 return self.serves(bundle)
@@ -308,7 +317,7 @@ class BundleOwnership:
         return self.serves(bundle)
 
     async def _create_document(self, bundle: NamespaceBundle) -> int | None:
-        """Return the version; None if another broker has the bundle."""
+        """Create the ownership document. Return its version; None if another broker owns the bundle."""
         mark = self._session_mark
         try:
             return await self._store.put_for_session(bundle.path, own_document(self.registry.own_broker, mark))
@@ -321,17 +330,17 @@ class BundleOwnership:
     async def _require_present_bundle(self, bundle: NamespaceBundle) -> None:
         """Raise MetadataError or TopicNotFound if the namespace does not have `bundle` any more, StoreError if that is unknown.
 
-        Called when the document exists: read before, the bundles could be those before a split, and the document would make
-        a second owner of the topics.
+        Called after the document was created. If the boundaries were read earlier, they could be the ones before a
+        split, and the topics would get a second owner.
         """
         if system_topics.is_heartbeat_namespace(bundle.namespace):
             return
         await self._resources.refresh(metadata_paths.local_policies(bundle.namespace))
-        if bundle not in self.bundles_of(bundle.namespace):
+        if not is_bundle_of(bundle, self.boundaries(bundle.namespace)):
             raise MetadataError(f"Namespace bundle {bundle} was split or deleted; look the topic up again")
 
     async def _withdraw(self, bundle: NamespaceBundle, session: int, version: int) -> None:
-        """Delete the document of a bundle that was not served."""
+        """Delete the document of a bundle that this broker acquired but does not serve."""
         while self.held.session == session:
             try:
                 await self._store.delete(bundle.path, version)
@@ -361,7 +370,7 @@ class BundleOwnership:
         logs.info("bundle.released", bundle=str(bundle))
 
     async def release_all(self) -> None:
-        """Release all bundles before the broker stops, the health checks' last."""
+        """Release all bundles because the broker stops; the bundle of the health checks is last."""
         bundles = [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
         async with asyncio.TaskGroup() as group:
             for bundle in bundles:
@@ -385,7 +394,8 @@ class BundleOwnership:
         parts: Collection[NamespaceBundle],
         store_boundaries: Callable[[], Awaitable[None]],
     ) -> None:
-        """Split a bundle of this broker, in Pulsar's order: documents of the parts, boundaries, end of the old document.
+        """Split a bundle of this broker, in Pulsar's order: create the documents of the parts, store the boundaries,
+        delete the old document.
 
         Clients stay connected. Raises MetadataError, and the errors of `store_boundaries`, after which nothing is split.
         """
@@ -425,7 +435,7 @@ class BundleOwnership:
             self.held.gave_up(part, session)
 
     async def _forget(self, bundle: NamespaceBundle) -> None:
-        """Delete the document of a bundle that does not exist in the boundaries. Its topics belong to other bundles."""
+        """Delete the document of a bundle that no longer exists after a split. Its topics belong to other bundles."""
         session, version = self.held.session, self.held.begin_release(bundle)
         if version is None:
             return
@@ -454,7 +464,7 @@ class BundleOwnership:
             self._tasks.start(self._verify(owned), "verify")
 
     async def _verify(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Give up the bundles whose document another program deleted or replaced."""
+        """Release the bundles whose document another program deleted or replaced."""
         mark = self._session_mark
         try:
             found = await self._store.values_of([bundle.path for bundle in bundles])

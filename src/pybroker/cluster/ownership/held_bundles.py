@@ -1,4 +1,5 @@
-"""The bundles that this broker has, without IO: `bundle_ownership.py` performs, and reports here.
+"""The states of the bundles that this broker has. No IO: `bundle_ownership.py` performs the changes and reports them
+here.
 
     absent --begin_acquire--> ACQUIRING --created--> OWNED --begin_release--> RELEASING --released--> absent
                                   |                    |                          |
@@ -7,8 +8,8 @@
 A bundle is served while it is OWNED. RELEASING: its topics are being closed, and its document still exists, so no other broker
 serves it yet.
 
-Invariants: what began in a session never has an effect in a later one; a bundle is OWNED only if its document was created in
-the present session.
+Invariants: an operation that began in one session has no effect in a later session; a bundle is OWNED only if its
+document was created in the present session.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ B = TypeVar("B", bound=Hashable)
 
 
 class BundleState(Enum):
-    """See the diagram above."""
+    """The state of a bundle; see the diagram above."""
 
     ACQUIRING = "acquiring"
     OWNED = "owned"
@@ -62,7 +63,9 @@ class HeldBundles(Generic[B]):
         return self.session
 
     def created(self, bundle: B, session: int, version: int) -> bool:
-        """The document was created, with this version. Return False if the session ended meanwhile: then it means nothing."""
+        """Record that the document was created, with this version. Return False if the session has ended meanwhile: the
+        document then has no effect.
+        """
         held = self._held.get(bundle)
         if session != self.session or held is None:
             return False
@@ -71,13 +74,13 @@ class HeldBundles(Generic[B]):
         return True
 
     def gave_up(self, bundle: B, session: int) -> None:
-        """The attempt of that session ended without the bundle."""
+        """Record that the attempt in that session ended without the bundle."""
         held = self._held.get(bundle)
         if held is not None and held.session == session and held.state is BundleState.ACQUIRING:
             del self._held[bundle]
 
     def begin_release(self, bundle: B) -> int | None:
-        """Stop serving. Return the version of the document; None if the bundle is not owned."""
+        """Stop serving the bundle. Return the version of its document; None if the bundle is not owned."""
         held = self._held.get(bundle)
         if held is None or held.state is not BundleState.OWNED:
             return None
@@ -85,13 +88,16 @@ class HeldBundles(Generic[B]):
         return held.version
 
     def released(self, bundle: B, session: int) -> None:
-        """The document, which belonged to that session, does not exist any more."""
+        """Record that the document, which belonged to that session, is deleted."""
         held = self._held.get(bundle)
         if held is not None and held.session == session and held.state is BundleState.RELEASING:
             del self._held[bundle]
 
     def lost(self, bundle: B) -> bool:
-        """The document of a bundle was deleted or replaced by another program. Return whether the bundle was owned."""
+        """Record that another program deleted or replaced the document of a bundle.
+
+        Return whether the bundle was owned.
+        """
         held = self._held.get(bundle)
         if held is None or held.state is not BundleState.OWNED:
             return False
@@ -99,7 +105,7 @@ class HeldBundles(Generic[B]):
         return True
 
     def session_lost(self) -> list[B]:
-        """Forget all bundles. Return those that were owned or released: the caller closes their topics."""
+        """Remove all bundles. Return the ones that were owned or being released: the caller closes their topics."""
         self.session += 1
         had = [bundle for bundle, held in self._held.items() if held.state is not BundleState.ACQUIRING]
         self._held.clear()

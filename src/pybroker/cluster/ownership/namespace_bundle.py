@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,6 +37,13 @@ def bundle_of_topic(topic: TopicName, boundaries: Sequence[str]) -> NamespaceBun
     """Return the bundle of `topic`. `boundaries` are ascending numbers of the form `0x%08x`, which sort as text."""
     index = min(bisect_right(boundaries, f"0x{hash_position(topic):08x}"), len(boundaries) - 1)
     return NamespaceBundle(topic.namespace, Bundle(int(boundaries[index - 1], 16), int(boundaries[index], 16)))
+
+
+def is_bundle_of(bundle: NamespaceBundle, boundaries: Sequence[str]) -> bool:
+    """Return whether `bundle` is between two neighbours of `boundaries`, which have the form of `bundle_of_topic`."""
+    lower, upper = f"0x{bundle.range.lower:08x}", f"0x{bundle.range.upper:08x}"
+    index = bisect_left(boundaries, lower)
+    return list(boundaries[index : index + 2]) == [lower, upper]
 
 
 def bundle_of_path(path: str) -> NamespaceBundle | None:

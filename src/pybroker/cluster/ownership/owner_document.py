@@ -1,7 +1,7 @@
 """The ownership document of a bundle: the addresses of its owner, in the form that Java brokers write and read.
 
-`pybrokerSession` is an addition that Java brokers ignore. It identifies the session in which this broker wrote the document: a
-document with this broker's addresses can also be what an earlier session or process left.
+`pybrokerSession` is an addition that Java brokers ignore. It identifies the session in which this broker wrote the
+document: a document with this broker's addresses can also be from an earlier session or process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class OwnerDocument(msgspec.Struct, rename="camel"):
 
 
 def own_document(broker: RegisteredBroker, session: str) -> bytes:
-    """Encode the document of `broker`. `httpUrl` is never absent: Java brokers cannot redirect REST calls without it."""
+    """Encode the document by which `broker` owns a bundle. `httpUrl` is never absent: Java brokers cannot redirect REST
+    calls without it.
+    """
     listeners = {
         name: {
             key: url
@@ -63,7 +65,7 @@ def own_document(broker: RegisteredBroker, session: str) -> bytes:
 
 
 def decoded_document(path: str, value: bytes) -> OwnerDocument:
-    """Raises MetadataError if the document cannot be read."""
+    """Decode an ownership document. Raises MetadataError if it cannot be read."""
     try:
         return msgspec.json.decode(value, type=OwnerDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Copying of memory locations into Arrow arrays: the pure Python version of the copying in `_scanner.c`."""
+"""The pure Python version of the functions in `_scanner.c` that copy scanned values into Arrow arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAX_SIZE = 0x7FFF_FFFF
 def gather(
     sources: Sequence[Buffer], source: Int32s, at: Int64s, sizes: Int32s
 ) -> tuple[bytes | None, int, bytes, bytes]:
-    """Return an Arrow bytes array: validity bits (None: all valid), null count, offsets, data.
+    """Copy a value of each row into the buffers of an Arrow bytes array: validity bits (None: all valid), null count,
+    offsets, data.
 
     Raises ValueError for a location outside its source, or if the total exceeds an Arrow array.
     """

@@ -48,7 +48,7 @@ _LOGICAL = {
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """The logical type of an Avro type. Unknown and invalid ones are ignored, as Avro requires."""
+    """The logical type of an Avro type. Unknown and invalid logical types are ignored, as Avro requires."""
 
     name: str = ""
     precision: int = 0
@@ -93,7 +93,7 @@ class UnionColumn:
 
 
 class AvroColumns:
-    """Column types of one definition, with checks of the limits."""
+    """Derives the column types of one Avro definition, and checks the limits."""
 
     def __init__(self) -> None:
         self._open: list[AvroType] = []

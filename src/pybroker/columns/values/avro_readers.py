@@ -1,4 +1,4 @@
-"""Vectorised readers of Avro values, one for each type, combined by `avro_resolution`.
+"""Vectorised readers of Avro values, one class for each type. `avro_resolution` combines them.
 
 A reader reads one value of each lane and returns an array of the same length. Values of failed lanes are undefined;
 their rows become null at the end.
@@ -31,7 +31,7 @@ class Reader(ABC):
 
 
 class PlainReader(Reader):
-    """Reads with one function."""
+    """Reads values by calling one function."""
 
     def __init__(self, arrow_type: pa.DataType, read: Callable[[Lanes], pa.Array]) -> None:
         self.type = arrow_type
@@ -63,7 +63,7 @@ class NullReader(Reader):
 
 
 class FailingReader(Reader):
-    """Fails values that the reader's schema does not accept."""
+    """Fails all rows that contain a value of this type, because the reader's schema does not accept it."""
 
     def __init__(self, arrow_type: pa.DataType, reason: str) -> None:
         self.type = arrow_type
@@ -133,7 +133,7 @@ class UnionReader(Reader):
 
 
 class MemberReader(Reader):
-    """Reads a union branch into its struct member; the other members are null."""
+    """Reads the value of a union's branch into the struct member for the branch; the other members are null."""
 
     def __init__(self, inner: Reader, struct: pa.StructType, member: int) -> None:
         self.type = struct
@@ -239,7 +239,10 @@ def read_uuid(lanes: Lanes) -> pa.Array:
 
 
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
-    """`readable`: the reader's symbol for each symbol of the writer; None if it has none."""
+    """Return a reader of enum values.
+
+    `readable`: the reader's symbol for each symbol of the writer; None if it has none.
+    """
     names = pa.array([name or "" for name in readable], type=pa.string())
     unreadable = np.array([name is None for name in readable], dtype=np.bool_)
 

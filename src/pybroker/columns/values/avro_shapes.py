@@ -1,4 +1,4 @@
-"""Layouts of Avro values: skipping them, and finding the items of lists.
+"""Layouts of Avro values, by which readers skip values and find the items of lists.
 
 Two implementations exist: numpy for all lanes, and plain Python for few lanes with long lists, because a numpy step
 costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost is linear in
@@ -27,7 +27,7 @@ _LONG_RUN = 32
 
 
 class BadBytes(Exception):
-    """One payload is invalid from here on."""
+    """One payload is invalid from this position on."""
 
 
 class Shape(ABC):
@@ -47,7 +47,7 @@ class Shape(ABC):
 
 
 class FixedShape(Shape):
-    """Values of constant size, which may be 0."""
+    """The layout of values with a constant size, which may be 0."""
 
     def __init__(self, width: int) -> None:
         self.fixed_width = width
@@ -69,7 +69,7 @@ class FixedShape(Shape):
 
 
 class NumberShape(Shape):
-    """An int, a long or a symbol index."""
+    """The layout of an int, a long or a symbol index."""
 
     least_width = 1
 
@@ -81,7 +81,7 @@ class NumberShape(Shape):
 
 
 class BytesShape(Shape):
-    """Bytes or text after a length."""
+    """The layout of bytes or text: a length, then the bytes."""
 
     least_width = 1
 
@@ -97,7 +97,7 @@ class BytesShape(Shape):
 
 
 class RecordShape(Shape):
-    """Consecutive fields."""
+    """The layout of a record: its fields, one after the other."""
 
     def __init__(self, fields: list[Shape]) -> None:
         self.fields = fields
@@ -116,7 +116,7 @@ class RecordShape(Shape):
 
 
 class UnionShape(Shape):
-    """A branch index, then the value."""
+    """The layout of a union: a branch index, then the value."""
 
     least_width = 1
 
@@ -159,7 +159,10 @@ class Items:
 
 
 class ListShape(Shape):
-    """Blocks of items, each preceded by their count, and a count of 0 at the end. A map is a list of key-value items."""
+    """The layout of an array or map: blocks of items, each preceded by their count, and a count of 0 at the end.
+
+    A map is a list of key-value items.
+    """
 
     least_width = 1
 

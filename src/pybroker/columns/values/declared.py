@@ -1,7 +1,7 @@
 """Columns declared by the user: validation, and conversion to exactly the declared types.
 
-A declaration names any columns of a topic, in any order. Types must equal those of the topic, except for nullability,
-the names inside lists and maps, and the time zone in which a timestamp is shown.
+A declaration lists any columns of a topic, in any order. Types must equal the types of the topic's columns, except for
+nullability, the names inside lists and maps, and the time zone in which a timestamp is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 
 class WrongColumns(ValueError):
-    """Declared columns do not match those of the topic."""
+    """Declared columns do not match the columns of the topic."""
 
 
 def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:

@@ -30,7 +30,10 @@ class Unfit(ValueError):
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """Convert a value. Raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1)."""
+    """Convert a JSON value to the column value of an Avro type.
+
+    Raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1).
+    """
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 
 

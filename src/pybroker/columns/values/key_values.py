@@ -38,7 +38,7 @@ class KeyValueDecoder(ValueDecoder):
     """Decodes two columns; a record becomes a struct."""
 
     def __init__(self, key: PayloadReader | None, value: PayloadReader | None, *, separated: bool) -> None:
-        """None for a side that is not requested."""
+        """`key` and `value`: the readers of both sides; None for a side that is not requested."""
         self._sides = [(name, side) for name, side in ((KEY, key), (VALUE, value)) if side is not None]
         self._separated = separated
         self.fields = [pa.field(name, _side_type(side)) for name, side in self._sides]

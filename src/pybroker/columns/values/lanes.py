@@ -1,4 +1,4 @@
-"""Vectorised reading of many payloads in one buffer with numpy.
+"""Read positions ("lanes") for vectorised reading of many payloads in one buffer, with numpy.
 
 Invariants for any bytes: no read position is beyond its payload's end, and a failed payload is positioned at its end,
 so that later reads from it are empty and cost nothing.
@@ -183,7 +183,9 @@ def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lan
 
 
 def placed(pieces: list[tuple[Any, pa.Array]], count: int, arrow_type: pa.DataType) -> pa.Array:
-    """Merge arrays with the indices of their values into an array of `count`; null where no value is assigned."""
+    """Merge pieces into one array of `count` values. Each piece has the target indices of its values; other rows are
+    null.
+    """
     if not pieces:
         return pa.nulls(count, arrow_type)
     where = np.zeros(count, dtype=np.int64)

@@ -1,7 +1,7 @@
 """The interface of payload readers, and their selection by schema version.
 
-A payload reader reads one column of payloads; `ReaderOfValues` makes a `ValueDecoder` of it. KEY_VALUE uses one for
-keys and one for values.
+A payload reader reads one column of payloads. `ReaderOfValues` is a `ValueDecoder` with one payload reader. The decoder
+for KEY_VALUE has one for keys and one for values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ProgramT = TypeVar("ProgramT")
 
 
 class Programs(Generic[ProgramT]):
-    """Readers by schema version, created on first use."""
+    """Caches readers by schema version; each is created at its first use."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Programs(Generic[ProgramT]):
         *,
         needs_writer: bool = True,
     ) -> None:
-        """`latest` reads payloads without a version and, unless `needs_writer`, those of unknown versions. `make` may
-        raise ValueError, which fails the version's payloads.
+        """`latest` reads payloads without a version and, unless `needs_writer`, payloads of unknown versions. `make`
+        may raise ValueError, which fails the version's payloads.
         """
         self._latest = latest
         self._needs_writer = needs_writer

@@ -1,8 +1,8 @@
 """Payloads of PROTOBUF_NATIVE schemas as columns, and of PROTOBUF schemas if their definition suffices.
 
 Protobuf identifies fields by number, so every version is read with the pinned descriptors. A PROTOBUF schema contains
-an Avro definition without field numbers; Java clients add those of the outermost fields (`__PARSING_INFO__`), which
-suffices if all of these are scalars.
+an Avro definition without field numbers; Java clients add the numbers of the outermost fields (`__PARSING_INFO__`),
+which suffices if all of them are scalars.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Chunked messages of shared subscriptions: all chunks of a message go to one consumer."""
+"""Chunked messages in Shared and Key_Shared subscriptions: all chunks of a message go to one consumer."""

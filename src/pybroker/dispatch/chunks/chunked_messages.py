@@ -1,7 +1,7 @@
 """Chunked messages at consumers. The client assembles the message, so all its chunks go to one consumer.
 
-A message is tracked from the delivery of its first chunk until its consumer has none: all are acknowledged, or all wait
-for redelivery to any consumer.
+A message is tracked from the delivery of its first chunk until its consumer has no chunk left: each chunk is
+acknowledged, or waits for redelivery to any consumer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """The chunks at `positions` were sent to `consumer`; some may have been returned since."""
+    """A chunked message that was sent, at least in part, to `consumer`.
+
+    Some of the chunks at `positions` may have been returned since.
+    """
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
 
@@ -30,7 +33,10 @@ class ChunkedMessage:
 
 
 class ChunkedMessages:
-    """Owned by one dispatcher. Its pending acks determine which chunks a consumer has."""
+    """The chunked messages of one dispatcher, and the consumer of each.
+
+    The dispatcher's pending acks determine which chunks a consumer has.
+    """
 
     __slots__ = ("_by_uuid", "_limit", "_pending")
 
@@ -67,11 +73,14 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Return the messages of which not all chunks were sent, with their uuids. Sent chunks may be acknowledged."""
+        """Return the message uuid and message of each message of which some chunks were not sent yet.
+
+        Sent chunks may be acknowledged.
+        """
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
-        """Return the hashes of messages of which `consumer` has some chunks but not all."""
+        """Return the key hashes of messages of which `consumer` has received some chunks but not all."""
         return {
             message.sticky_hash
             for message in self._by_uuid.values()
@@ -88,8 +97,9 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the other chunks of messages that `consumer` returns in part, if `is_elsewhere` is true for their
-        hash.
+        """Return the chunks that `consumer` has of messages of which it returns the chunks at `positions`.
+
+        Only messages of hashes for which `is_elsewhere` returns true are included.
         """
         given_back = set(positions)
         others: list[Position] = []
@@ -100,8 +110,8 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return all chunks at `consumer` of the message of this entry, ascending; the entry alone if it is no
-        chunk.
+        """Return the positions of all chunks at `consumer` of the message to which this entry belongs, ascending; the
+        entry's position alone if it is no chunk.
         """
         for message in self._by_uuid.values():
             if message.consumer is consumer and position in message.positions:
@@ -109,7 +119,7 @@ class ChunkedMessages:
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Forget a consumer, which must have no entries."""
+        """Remove a consumer that has no unacknowledged entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

@@ -1,4 +1,5 @@
-"""Parked chunks of a Shared subscription: from a position on, chunks that must go to a certain consumer are not listed.
+"""Parked chunks of a Shared subscription: chunks for which the look-ahead has no capacity. For each consumer, only the
+position of its first parked chunk is recorded; all later ones are read again.
 
 When the look-ahead has no capacity for a chunk (`shared_redelivery.py`), later chunks for the same consumer are
 ignored until it has received all listed ones. Then a *scan* reads the entries again from that position up to the
@@ -16,7 +17,7 @@ from pybroker.model.position import Position
 
 
 class ParkedChunks:
-    """Parked positions by consumer.
+    """For each consumer, the position from which its chunks are parked.
 
     Invariant: `position` is set exactly while a scan looks for chunks of at least one consumer.
     """
@@ -38,7 +39,10 @@ class ParkedChunks:
         return self._from.get(consumer)
 
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
-        """Return whether the chunk at the position is parked. False if a scan has passed the position."""
+        """Return whether the consumer's chunk at the position is parked.
+
+        False if the active scan has passed the position.
+        """
         first = self._from.get(consumer)
         if first is None or position < first:
             return False
@@ -48,14 +52,17 @@ class ParkedChunks:
         return consumer in self._scanned
 
     def add(self, consumer: ConsumerState, position: Position) -> None:
-        """Park all chunks of the consumer from the position on. None may be parked before it."""
+        """Park all chunks of the consumer from `position` on.
+
+        The consumer must not have parked chunks at earlier positions.
+        """
         assert consumer not in self._scanned
         before = self._from.get(consumer)
         assert before is None or position < before, "set aside already"
         self._from[consumer] = position
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Begin a scan for these consumers, which can receive entries. Return the first position."""
+        """Begin a scan for these consumers, which can receive entries. Return the position at which the scan begins."""
         assert self.position is None
         self._scanned.update(consumer for consumer in consumers if consumer in self._from)
         self.position = min(self._from[consumer] for consumer in self._scanned)
@@ -67,7 +74,7 @@ class ParkedChunks:
         self.position = position
 
     def leave_scan(self, consumer: ConsumerState, position: Position) -> None:
-        """Stop scanning for a consumer, because its chunk exceeds the capacity."""
+        """Stop scanning for a consumer, because the look-ahead has no capacity for its chunk at `position`."""
         self._scanned.discard(consumer)
         self._from[consumer] = position
         self._end_if_empty()
@@ -79,7 +86,10 @@ class ParkedChunks:
         self._end_if_empty()
 
     def forget(self, consumer: ConsumerState) -> bool:
-        """Forget a consumer. Return whether it had parked chunks, whose positions are now unknown."""
+        """Remove a consumer.
+
+        Return whether it had parked chunks, which the dispatcher must then find by reading all entries again.
+        """
         self._scanned.discard(consumer)
         self._end_if_empty()
         return self._from.pop(consumer, None) is not None

@@ -1,1 +1,1 @@
-"""Delayed entries of a subscription, and the record in which they are stored. Start with `delayed_entries.py`."""
+"""Delayed entries of a subscription, and the format in which their index is stored. Start with `delayed_entries.py`."""

@@ -1,6 +1,7 @@
 """Delivery times that an administrator changed after publishing, for one subscription.
 
-A time here overrides the entry's own one until the entry is acknowledged. Usually there are none.
+A changed time overrides the delivery time of the entry itself until the entry is acknowledged. Usually no times are
+changed.
 
 Invariants: at most `MAX_CHANGED_DELAYS` entries; no inner table is empty.
 """
@@ -14,12 +15,11 @@ from pybroker.model.position import Position
 MAX_CHANGED_DELAYS = 10_000
 """Limit per subscription; a further change is refused."""
 CHANGED_BYTES = 460
-"""Counted memory of each change: its allocation in Python, and up to two slots among the newest entries of the index.
-"""
+"""Memory of each change: its allocation in Python, and up to two slots among the newest entries of the index."""
 
 
 class ChangedDelays:
-    """Changed times in milliseconds since 1970; 0 means immediately."""
+    """Changed delivery times in milliseconds since 1970, by entry; 0 means immediately."""
 
     __slots__ = ("_by_ledger", "_count")
 
@@ -51,7 +51,9 @@ class ChangedDelays:
         times[position.entry_id] = due_ms
 
     def applied(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> Sequence[int]:
-        """Return the times in force. `due_times_ms`: the entries' own times."""
+        """Return the delivery time of each entry: the changed time, or else the time in `due_times_ms`, which the
+        producer set.
+        """
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return due_times_ms

@@ -41,7 +41,7 @@ _RUN_BYTES, _BITMAP_BYTES, _HEAP_ENTRY_BYTES = 300, 200, 130
 
 
 class Delayed(NamedTuple):
-    """An entry, ordered by due time."""
+    """A delayed entry; instances are ordered by due time."""
 
     due_ms: int
     ledger_id: int
@@ -53,12 +53,12 @@ class Delayed(NamedTuple):
 
 
 class DelayedRun:
-    """Entries of one ledger in order of due times; the first `index` of them were taken."""
+    """Delayed entries of one ledger in order of due times. The first `index` entries were already delivered or dropped."""
 
     __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
 
     def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
-        """`packed` must ascend and not be empty."""
+        """`packed`: due times and entry ids in the format of the module, ascending, not empty."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
@@ -82,7 +82,7 @@ class DelayedRun:
 
 
 class DeliveryTimes:
-    """Precision of a topic's delivery times."""
+    """Precision with which a topic observes delivery times (`isDelayedDeliveryDeliverAtTimeStrict` and the tick time)."""
 
     __slots__ = ("is_strict", "tick_ms")
 
@@ -91,19 +91,24 @@ class DeliveryTimes:
         self.is_strict = is_strict
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Return the time up to which entries are due: one tick early, unless delivery times are strict."""
+        """Return the delivery time up to which entries are due at `now_ms`: one tick later than now, unless delivery
+        times are strict.
+        """
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Return when to check next: at most once a tick. Strict times may be late by a tick."""
+        """Return when to look for due entries next, at most once per tick.
+
+        With strict times, entries may be late by one tick.
+        """
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
 
 class DelayedIndex:
-    """Owned by one subscription. Adding an entry that waits already changes nothing."""
+    """The delayed entries of one subscription. Adding an entry that already waits changes nothing."""
 
     def __init__(self, changed: ChangedDelays | None = None) -> None:
-        """`changed`: the changed times; its owner reports each change with `move`."""
+        """`changed`: the delivery times that an administrator changed. Its owner must call `move` after each change."""
         self._changed = ChangedDelays() if changed is None else changed
         self._members: dict[int, BitMap] = {}  # no bitmap is empty
         self._count = 0
@@ -124,7 +129,7 @@ class DelayedIndex:
         bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
         return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
         """Add entries. Return True if new runs were created, which are not stored yet."""
@@ -147,7 +152,7 @@ class DelayedIndex:
         return True
 
     def move(self, position: Position) -> bool:
-        """Apply a changed time of the entry. Return False if it does not wait."""
+        """Apply a changed delivery time to the entry. Return False if the entry is not delayed."""
         due_ms = self._changed.get(position)
         members = self._members.get(position.ledger_id)
         if due_ms is None or members is None or position.entry_id not in members:
@@ -188,7 +193,7 @@ class DelayedIndex:
         self._serial += 1
         heappush(self._runs, (run.due_ms, self._serial, run))
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- take --------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
         while (first := self._first()) is not None:
@@ -288,15 +293,15 @@ class DelayedIndex:
         self._newest.clear()
         self._runs.clear()
 
-    # --- to store ----------------------------------------------------------------------------------------------------
+    # --- storing -----------------------------------------------------------------------------------------------------
 
     @property
     def last_serial(self) -> int:
         return self._serial
 
     def runs_after(self, serial: int) -> list[DelayedRun]:
-        """Return the runs that were created when `last_serial` was `serial` or higher; 0 returns all. Entries not
-        yet in a run are missing.
+        """Return the runs that were created since `last_serial` was `serial`, to store them; 0 returns all runs.
+        Entries that are not in a run yet are missing.
         """
         return [run for _, number, run in self._runs if number > serial]
 

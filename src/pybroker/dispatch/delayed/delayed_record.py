@@ -10,8 +10,8 @@ replaces all earlier records; kind MORE adds to them.
 Version 2 is written if delivery times were changed. A changed time overrides the runs, the entry's own time, and
 earlier records.
 
-The content of runs never changes, so outdated runs do no harm: the reader drops acknowledged entries, and reads missing
-ones from the topic.
+The content of runs never changes, so outdated runs do no harm: the broker drops acknowledged entries after loading, and
+reads missing entries from the topic.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
-    """Raise StoreError for a damaged record."""
+    """Return the changed delivery times by position, from the same records. Raise StoreError for a damaged record."""
     changes: dict[Position, int] = {}
     try:
         for record in _valid(records):

@@ -1,1 +1,1 @@
-"""The Key_Shared dispatchers. Start with `key_shared_dispatcher.py`."""
+"""Parts of the Key_Shared dispatchers. Start with `../key_shared_dispatcher.py`."""

@@ -1,7 +1,7 @@
 """Owners of the hashes of a Key_Shared subscription, in the mode that the connected consumers requested.
 
-The first consumer sets the mode and the out-of-order flag, which hold while any consumer is connected. The
-dispatcher decides what happens to the entries of a hash that moves.
+The first consumer sets the mode and whether out-of-order delivery is allowed. Both stay until the last consumer
+disconnects. The dispatcher decides what happens to the entries of a hash that moves.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from pybroker.errors import ConsumerBusy
 
 
 def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
-    """`ring_points` is the number of points per consumer on the hash ring; with 0, AUTO_SPLIT halves ranges instead."""
+    """Return an empty selector for the mode in `options`.
+
+    `ring_points`: points per consumer on the hash ring in mode AUTO_SPLIT; with 0, ranges are halved instead.
+    """
     if options.ranges is not None:
         return StickyRangesSelector()
     return ConsistentHashSelector(ring_points) if ring_points else AutoSplitSelector()
 
 
 class HashOwners:
-    """Mode, flag and selector of one subscription. The dispatcher reports every consumer that joins or leaves.
+    """Mode, out-of-order flag and hash selector of one subscription. The dispatcher reports every consumer that joins
+    or leaves.
 
     Invariant: every connected consumer has requested this mode and this flag.
     """
@@ -41,10 +45,10 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Return the consumers that lost hashes.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes.
 
-        Raise ConsumerBusy if mode or flag differs from that of the connected consumers, ConsumerAssignError for invalid
-        ranges.
+        Raise ConsumerBusy if its mode or out-of-order flag differs from the connected consumers', ConsumerAssignError
+        for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared

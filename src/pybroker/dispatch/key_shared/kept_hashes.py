@@ -2,7 +2,7 @@
 message of them.
 
 No other consumer could assemble the message, and the hash would never drain. A hash is kept until its consumer has all
-chunks of the message or returned those that it had. With out-of-order delivery, several consumers may have incomplete
+chunks of the message or has returned its chunks. With out-of-order delivery, several consumers may have incomplete
 messages of a hash.
 """
 
@@ -16,7 +16,7 @@ from pybroker.dispatch.key_shared.hash_owners import HashOwners
 
 
 class KeptHashes:
-    """Owned by a Key_Shared dispatcher, which assigns waiting entries again after a change.
+    """The kept hashes of one Key_Shared dispatcher, which assigns waiting entries again after each change.
 
     `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a call.
     """
@@ -27,11 +27,11 @@ class KeptHashes:
         self.by_hash: dict[int, ConsumerState] = {}
 
     def keep(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Keep the hash at `holder`, which must receive the next chunk."""
+        """Keep the hash at `holder`, which must receive the next chunk of its message."""
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there are such hashes."""
+        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there were any."""
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
@@ -41,8 +41,8 @@ class KeptHashes:
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """Return whether another consumer must receive the entries of this hash.
 
-        If several consumers have incomplete messages of it, the hash stays with the consumer that keeps it, or with its
-        owner if that has one too.
+        A kept hash is served by the consumer that keeps it. Any other hash is served by its owner if, with out-of-order
+        delivery, the owner has an incomplete message of it.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -57,8 +57,9 @@ class KeptHashes:
         return released
 
     def release_finished(self) -> list[int]:
-        """Release and return the hashes whose keeper has no incomplete message of them. If another consumer has one,
-        the hash is then kept there.
+        """Release the hashes whose keeper has no incomplete message of them, and return them.
+
+        If another consumer has an incomplete message of the hash, the hash is then kept there.
         """
         finished = [
             sticky_hash

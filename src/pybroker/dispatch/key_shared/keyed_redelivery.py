@@ -1,15 +1,16 @@
-"""Waiting entries of a Key_Shared subscription with their sticky hashes, at a cost of a few bytes per entry.
+"""Entries of a Key_Shared subscription that were read and wait for delivery, with their sticky hashes. They cost a few
+bytes each.
 
 Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no permits,
-it drains at another consumer, or it has no owner. All waiting entries of one hash are in one set, so that they leave in
-order: *ready* for the hash's owner, or *parked* while no consumer may receive them. Parked entries cost no time until
-their hash is freed or owners change, so a blocked key does not slow others.
+the hash drains at another consumer, or has no owner. All waiting entries of one hash are in one set, so that they are
+delivered in order. The set is *ready* for the hash's owner, or *parked* while no consumer may receive its entries.
+Parked entries cost no time until their hash is freed or owners change, so a blocked key does not slow others.
 
 Memory: six to ten bytes an entry. For each block of 65,536 entry ids, a *column* has the waiting ids as a bitmap and
 their hashes as two bytes each; each set has its own bitmap in addition. `size_bytes` also counts hashes and bitmaps.
 
-Each waiting hash is charged to the consumer that delays it (`bytes_of`), its owner while it is ready and the draining
-consumer while it is parked, so that one consumer cannot use all memory.
+Each waiting hash is charged to the consumer that delays it (`bytes_of`): its owner while the hash is ready, the
+draining consumer while it is parked. So one consumer cannot use all memory.
 
 Invariant: a position is listed once; `waiting` counts the positions of each hash.
 """
@@ -40,9 +41,9 @@ Filler = ConsumerState | None
 
 
 class WaitingHash:
-    """Entries of one hash: ready for `consumer`, or parked if that is None.
+    """The waiting entries of one hash: ready for `consumer`, or parked if `consumer` is None.
 
-    They are charged to `filler`, and wait since `since_ms` on the dispatcher's clock.
+    Their memory is charged to `filler`. They wait since `since_ms` on the dispatcher's clock.
     """
 
     __slots__ = ("consumer", "count", "filler", "parked", "since_ms")
@@ -93,7 +94,7 @@ class _Column:
 
 
 class KeyedReplay(Waiting):
-    """Waiting entries by position, hash and consumer.
+    """Waiting entries of one dispatcher, by position, hash and consumer.
 
     `place` returns the consumer that may receive entries of a hash now, or None. `drained_at` returns the consumer that
     drains a hash. The dispatcher reports changes: `unpark` for one hash, `replace_all` if owners changed.
@@ -113,7 +114,7 @@ class KeyedReplay(Waiting):
         self._parts = 0  # columns, plus ledgers of the sets
         self.waiting: dict[int, WaitingHash] = {}
         self.now_ms = 0.0
-        """The time recorded as the start of waiting of a new hash."""
+        """The current time, recorded as the start of waiting when a hash begins to wait."""
 
     def __len__(self) -> int:
         return self._count
@@ -143,11 +144,11 @@ class KeyedReplay(Waiting):
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory, rounded up."""
+        """The approximate memory of all waiting entries, rounded up."""
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """Return the memory of entries that `filler` delays; None: of hashes without owner."""
+        """Return the memory of the entries that `filler` delays; None means entries of hashes without owner."""
         return self._bytes.get(filler, 0)
 
     def filler_of(self, sticky_hash: int) -> Filler:
@@ -158,10 +159,10 @@ class KeyedReplay(Waiting):
         ready = self._ready.get(consumer)
         return None if ready is None else ready.first()
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Iterable[int], sticky_hashes: Iterable[int]) -> None:
-        """Entries already listed are ignored."""
+        """Add waiting entries with their hashes. Entries that already wait are ignored."""
         columns = self._columns.setdefault(ledger_id, {})
         ready: dict[ConsumerState, list[int]] = {}
         for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True):
@@ -190,10 +191,10 @@ class KeyedReplay(Waiting):
         for consumer, ids in ready.items():
             self._put(self._ready_of(consumer), ledger_id, ids)
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- take --------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Take the lowest ready entries, ascending, with their hashes; with `before`, only those before it."""
+        """Take the lowest ready entries, ascending, with their hashes; with `before`, only entries before it."""
         ready = self._ready.get(consumer)
         if ready is None:
             return []
@@ -242,7 +243,7 @@ class KeyedReplay(Waiting):
                 self._fewer(sticky_hash, count)
 
     def unlist(self, from_positions: Mapping[int, Position]) -> None:
-        """Remove entries of these hashes at or after the hash's position."""
+        """Remove, for each of these hashes, the entries at or after the given position."""
         wanted = {sticky_hash: each for sticky_hash, each in from_positions.items() if sticky_hash in self.waiting}
         first = min(wanted.values(), default=None)
         if first is None:
@@ -257,10 +258,13 @@ class KeyedReplay(Waiting):
             ]
             self.discard(ledger_id, found)
 
-    # --- other places ------------------------------------------------------------------------------------------------
+    # --- changed owners ----------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
-        """Return whether there were parked entries and a consumer may receive them."""
+        """Make the entries of this hash ready for its consumer.
+
+        Return False if none were parked or no consumer may receive them.
+        """
         waiting = self.waiting.get(sticky_hash)
         if waiting is None or waiting.parked is None:
             return False

@@ -1,9 +1,10 @@
-"""Parked hashes of a Key_Shared subscription: from a position on, their entries are not listed and must be rescanned.
+"""Parked hashes of a Key_Shared subscription: hashes with more waiting entries than the memory limit allows to list.
+Their entries from a recorded position on must be read again.
 
 An entry beyond the limit of listed entries (`keySharedLookAheadMaxBytesPerSubscription`) is *parked* with all later
 entries of its hash; only the position of the first is recorded. When the hash's owner can take entries again, a *scan*
-rereads entries that the cursor has passed, and takes those of parked hashes. A scan starts where the previous one ran
-out of memory, so that each parked entry is reread about once.
+rereads entries that the cursor has passed, and takes the entries of parked hashes. A scan starts where the previous
+scan ran out of memory, so that each parked entry is reread about once.
 
     listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position
@@ -26,7 +27,7 @@ HASH_BYTES = 160
 
 
 class ParkedHashes:
-    """Parked hashes by position and consumer.
+    """The parked hashes of one dispatcher, by position and consumer.
 
     `place` returns the consumer that may receive entries of a hash now, or None. The dispatcher reports changes:
     `place_again` for one hash, `replace_all` if owners changed.
@@ -65,7 +66,7 @@ class ParkedHashes:
         return HASH_BYTES * len(self._from)
 
     def from_position(self, sticky_hash: int) -> Position:
-        """The hash must be parked."""
+        """Return the position from which the entries of a parked hash must be read again. The hash must be parked."""
         position = self._from[sticky_hash]
         if self.position is not None and sticky_hash in self._scanned:
             return max(position, self.position)
@@ -75,8 +76,8 @@ class ParkedHashes:
         return sticky_hash in self._from and position >= self.from_position(sticky_hash)
 
     def first_for(self, consumer: ConsumerState) -> Position | None:
-        """Return the lowest from-position of the hashes that `consumer` may receive. During a scan it may be too
-        low.
+        """Return the lowest position from which parked entries for `consumer` must be read; None without any. During a
+        scan it may be too low.
         """
         hashes = self._at.get(consumer)
         if not hashes:
@@ -116,7 +117,10 @@ class ParkedHashes:
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Begin a scan for these consumers. Return the first position. At least one of them must have parked hashes."""
+        """Begin a scan for these consumers; at least one of them must have parked hashes.
+
+        Return the position at which the scan begins.
+        """
         assert self.position is None
         for consumer in consumers:
             self._scanned |= self._at.get(consumer, set())
@@ -132,7 +136,9 @@ class ParkedHashes:
         self.position = position
 
     def leave_scan(self, sticky_hash: int, position: Position) -> None:
-        """Stop scanning the hashes of this hash's consumer, because an entry exceeds the capacity."""
+        """Stop scanning the hashes of this hash's consumer, because its memory has no capacity for the entry at
+        `position`.
+        """
         place = self._place(sticky_hash)
         for each in [each for each in self._scanned if self._place(each) is place]:
             self._scanned.discard(each)

@@ -1,3 +1,4 @@
-"""Owners of the hashes of a Key_Shared subscription: three ways to divide the hash space. Start with
-`hash_selector.py`.
+"""Hash selectors: three ways to divide the hash space of a Key_Shared subscription among its consumers.
+
+Start with `hash_selector.py`.
 """

@@ -19,12 +19,14 @@ HashRange = tuple[int, int]
 
 
 def fold_into_ranges(key_hashes: Iterable[int]) -> list[int]:
-    """Return the sticky hashes for selectors with ranges: 0..65535, where 0 becomes 1."""
+    """Return the sticky hashes of these key hashes, for selectors with ranges: the hash modulo 65536, where 0 becomes
+    1.
+    """
     return [key_hash % RANGE_SIZE or 1 for key_hash in key_hashes]
 
 
 class HashSelector(ABC):
-    """Hash owners of one dispatcher. Every hash has at most one owner, which is a consumer that was added."""
+    """The owner of each hash of one subscription. Every hash has at most one owner, which is a connected consumer."""
 
     @abstractmethod
     def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]: ...

@@ -1,7 +1,7 @@
 """Sticky hash ranges: every consumer specifies its ranges of 0..65535.
 
 A range is refused if it is empty, ends before it starts, or overlaps another range of the same or a connected consumer.
-Hashes in gaps have no owner until a consumer requests them. Ranges beyond 65535 are accepted and never used.
+Hashes between the ranges have no owner until a consumer requests them. Ranges beyond 65535 are accepted and never used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StickyRangesSelector(HashSelector):
         return []
 
     def _require_free(self, wanted: list[HashRange]) -> None:
-        """Refuse ranges that overlap each other or an owned range, at a cost by the number of `wanted` ranges."""
+        """Raise ConsumerAssignError if these ranges overlap each other or an owned range."""
         end_before = -1
         for index, mine in enumerate(wanted):
             start, end = mine

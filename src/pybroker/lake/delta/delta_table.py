@@ -60,7 +60,9 @@ class DeltaLakeTable(LakeTable):
         self._storage = Storage(location, options)
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Delta looks up app transactions by known ids only."""
+        """Load the positions of these topics from now on, because Delta finds app transactions only by their ids.
+        Return whether any topic is new.
+        """
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)
         return bool(new)
@@ -235,7 +237,9 @@ class DeltaLakeTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Expire by age only: Delta keeps files that readers of older versions may need. Its checkpoints clean the log."""
+        """Delete removed files by age only, because readers of older versions may need them. Delta's checkpoints clean
+        the log.
+        """
         table: DeltaTable = state.reference
         hours = max(0, int((time.time() * 1000 - older_than_ms) // 3_600_000))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
@@ -255,7 +259,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def _tombstones(self, table: DeltaTable) -> set[str]:
-        """Return removed files that older versions still read: the result of a vacuum without retention."""
+        """Return removed files that older versions still read: the files that a vacuum without retention would delete."""
         listed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
         return set(listed)
 

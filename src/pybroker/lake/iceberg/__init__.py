@@ -1,3 +1,3 @@
-"""Iceberg tables (format v2) through any catalog of pyiceberg. It creates its own snapshots, so a commit is one request without
-retries.
+"""Iceberg tables (format v2) in any catalog of pyiceberg. This package creates snapshots itself, so a commit is one
+request without retries.
 """

@@ -1,4 +1,6 @@
-"""Cleaning of Iceberg tables: files of expired snapshots, and files that no snapshot names, which pyiceberg does not delete."""
+"""Deletion of unused files of Iceberg tables, which pyiceberg does not delete: files of expired snapshots, and orphaned
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from pybroker.lake.table_format import CommitConflict
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:
     """Expire old snapshots without branch or tag, beyond the newest `keep_versions`, then delete the files that only they need.
 
-    Raises CommitConflict. A kill between the two steps leaves orphans, but never a missing file.
+    Raises CommitConflict. If the process is killed between the two steps, orphaned files remain, but no needed file is
+    missing.
     """
     ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -57,7 +60,7 @@ def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_t
 
 
 def delete_old_metadata(before: Table, after: Table) -> None:
-    """Delete metadata files that have dropped out of the log, as pyiceberg's own transaction does."""
+    """Delete metadata files that are no longer in the metadata log, as pyiceberg's own transaction does."""
     logged = {log.metadata_file for log in after.metadata.metadata_log}
     for log in before.metadata.metadata_log:
         if log.metadata_file not in logged:

@@ -268,7 +268,9 @@ def _reachable(identifier: str) -> Iterator[None]:
 
 
 def _small(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with 32-bit offsets, as readers use them: pyiceberg uses large types. Ids in the metadata are kept."""
+    """Return the schema with 32-bit offsets, as readers expect; pyiceberg returns large types. Field ids in the
+    metadata are kept.
+    """
 
     def field_of(field: pa.Field) -> pa.Field:
         return pa.field(field.name, inner(field.type), field.nullable, field.metadata)
@@ -290,7 +292,9 @@ def _small(schema: pa.Schema) -> pa.Schema:
 
 
 def _with_ids(schema: pa.Schema) -> pa.Schema:
-    """Number all fields: pyiceberg requires ids or a name mapping. New ids are assigned afterwards."""
+    """Return the schema with numbered fields, because pyiceberg requires ids or a name mapping. The final ids are
+    assigned later.
+    """
     counter = iter(range(1, 1_000_000))
 
     def numbered(field: pa.Field) -> pa.Field:

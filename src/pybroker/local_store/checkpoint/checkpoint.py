@@ -25,7 +25,7 @@ MAX_SINGLE_SYNCS = 256
 
 @dataclass(slots=True)
 class LedgerWork:
-    """Input and result of a checkpoint for one ledger."""
+    """Entries of one ledger that a checkpoint must write, and the result."""
 
     ledger_id: int
     extent: LedgerExtent
@@ -103,13 +103,13 @@ def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
         elif work.ledger_id in moved:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
         else:
-            # The deletion record, and perhaps more entries, are in the journal behind the mark. A replay starts from
-            # the state at the mark.
+            # The deletion record, and perhaps more entries, are in the journal after the mark. A replay starts from the
+            # state at the mark.
             job.change.extents[work.ledger_id] = _extent_with(work)
 
 
 def _extent_with(work: LedgerWork) -> LedgerExtent:
-    """Return the extent of the ledger including the entries of `work`, although no file contains them."""
+    """Return the extent that the ledger's segment file will have after the entries of `work` are written."""
     before = work.extent
     return LedgerExtent(
         before.end_offset,

@@ -88,7 +88,9 @@ def row_checksum(key: object, *values: object) -> int:
 
 
 def is_key_right(key: object, checksum: object) -> bool:
-    """Return whether the key of a row with a wrong checksum is intact."""
+    """Return whether the key of a row with a wrong checksum is intact, so that the damage can be attributed to that
+    key.
+    """
     return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
 
 
@@ -172,7 +174,7 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """A row with a wrong checksum."""
+    """A row of which the checksum is wrong."""
 
     table: str
     key: object
@@ -184,7 +186,7 @@ class DamagedRow:
 
 @dataclass(slots=True)
 class Digest:
-    """The number of rows of a table, and the sums of both halves of their checksums."""
+    """The number of rows of a table, and the sums of both halves of the checksums."""
 
     row_count: int = 0
     key_sum: int = 0
@@ -200,7 +202,7 @@ class Digest:
 
 @dataclass(slots=True)
 class TableCheck:
-    """Check of one table: call `add` for each row, then `lost`."""
+    """Check of one table: call `add` for each row, then `lost` for the comparison with the digest."""
 
     table: str
     damaged: list[DamagedRow] = field(default_factory=list)

@@ -44,7 +44,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 @dataclass(slots=True)
 class Facts:
-    """Values that apply to the whole store."""
+    """Values that apply to the whole store, stored with each checkpoint."""
 
     version: int = TABLE_VERSION
     sequence: int = 0  # batches below this number are in their final files
@@ -54,7 +54,7 @@ class Facts:
     is_clean: int = 0  # 1 after a clean stop: the table covers the whole journal
     commit: int = 0  # number of transactions so far
     first_named_ledger_id: int = (
-        0  # ledgers from this id on that no metadata names are empty; the deletion of a lower one may be lost
+        0  # ledgers from this id on that no metadata lists are empty; the deletion of a lower one may be lost
     )
     journal_end: int = 0  # lower batches were durable at this commit; never below `sequence`
     is_journal_made: int = 0  # 1 while this run has a journal file from `first_generation` on; 0 after a clean stop
@@ -67,7 +67,7 @@ _LATER_FACTS = frozenset(
     {"commit", "first_named_ledger_id", "journal_end", "is_journal_made", "first_own_ledger_id", "segment_files"}
 )
 NAMES_NOT_CERTAIN = 1 << 62
-"""As `first_named_ledger_id`: no ledger's name is ever certain."""
+"""Value of `first_named_ledger_id` if the metadata of no ledger is certain."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class CursorChange:
 
 @dataclass(slots=True)
 class TableChange:
-    """One transaction."""
+    """The changes of one checkpoint's transaction."""
 
     facts: dict[str, int]  # changed values, by field name of `Facts`
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
@@ -96,16 +96,16 @@ class DamagedCursor(StoreError):
 
 
 class LostFacts(StoreError):
-    """An existing store has no valid facts. It must not be initialized as a new one."""
+    """An existing store has no valid facts. It must not be initialized as a new store."""
 
 
 class CheckpointTable:
-    """The SQLite file."""
+    """The file `checkpoint.db`."""
 
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
         """Open the file. It may be created, or lack facts, only if the store's directory contains no other files.
 
-        `what_is_there` describes those other files; empty if there are none. Raises StoreError.
+        `what_is_there`: a description of these files; empty if there are none. Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -169,7 +169,9 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last commit, or those of a new store. Raises StoreError if a fact is missing."""
+        """Return the facts of the last commit, or the facts of a new store if the directory is empty. Raises StoreError
+        if a fact is missing.
+        """
         facts = Facts()
         found = set()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):

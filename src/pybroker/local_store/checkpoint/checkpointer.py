@@ -47,16 +47,20 @@ class CheckpointListener(Protocol):
     """Callbacks to the store, on the event loop."""
 
     def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
-        """The segment file of a sealed ledger is complete, with its index; the ledger's memory is free."""
+        """Called when the segment file of a sealed ledger is complete, with its index. The store then frees the
+        ledger's memory.
+        """
 
     def checkpoint_ended(self) -> None:
-        """A checkpoint is committed. Deferred appends may continue."""
+        """Called when a checkpoint is committed. Deferred appends may continue."""
 
     def checkpoint_failed(self, error: BaseException) -> None: ...
 
 
 class Checkpointer:
-    """Owned by the store, which calls it for appended, created, sealed, and deleted ledgers."""
+    """Decides when checkpoints run. Owned by the store, which reports each append and each created, sealed, or deleted
+    ledger.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Checkpointer:
         self._has_made_last = False
         self._marked: asyncio.Future[CheckpointJob] | None = None
         self._job: CheckpointJob | None = None
-        # Journal bytes behind the mark, and before it until the checkpoint commits.
+        # Journal bytes after the mark, and before it until the checkpoint commits.
         self._bytes = 0
         self._records = 0
         self._bytes_before_mark = 0
@@ -164,16 +168,16 @@ class Checkpointer:
         self.recorded(0, 0)
 
     def created(self, ledger_id: int) -> None:
-        """The record of the creation is durable."""
+        """Note that the record of the ledger's creation is durable in the journal."""
         self._created.append(ledger_id)
 
     def sealed(self, ledger: LiveLedger) -> None:
-        """The next checkpoint writes the index."""
+        """Note that the ledger is sealed. The next checkpoint writes its index."""
         self._dirty[ledger.ledger_id] = ledger
         self.recorded(0)
 
     def deleted(self, ledger_id: int) -> None:
-        """The record of the deletion is durable."""
+        """Note that the record of the ledger's deletion is durable in the journal."""
         self._deleted.append(ledger_id)
         self._dirty.pop(ledger_id, None)
         for work in self._job.works if self._job is not None else ():
@@ -181,7 +185,7 @@ class Checkpointer:
                 work.is_deleted = True
 
     def fail(self, error: BaseException) -> None:
-        """Stop after a failure of the journal: no mark will complete."""
+        """Stop after a failure of the journal, because no mark can complete any more."""
         self._failed = error
         if self._marked is not None and not self._marked.done():
             self._marked.set_exception(StoreError("the journal has failed"))
@@ -190,8 +194,8 @@ class Checkpointer:
         """Run a checkpoint now. Return False if it was not committed, or if the last checkpoint of a clean stop has
         already run.
 
-        No checkpoint may follow the last one: it would clear the mark of the clean stop, and the next start would
-        require journal files that the stop has removed.
+        `is_last`: the last checkpoint of a clean stop. No checkpoint may follow: it would clear the mark of the clean
+        stop, and the next start would require journal files that the stop has removed.
         """
         async with self._lock:
             if self._failed is not None or self._has_given_up or self._has_made_last:
@@ -228,7 +232,7 @@ class Checkpointer:
         return True
 
     def stop_retrying(self) -> None:
-        """Let a checkpoint without disk space fail, because the store is closing. The journal stays."""
+        """Let a checkpoint that waits for disk space fail, because the store is closing. The journal stays."""
         self._closing.set()
 
     async def close(self) -> None:
@@ -298,8 +302,8 @@ class Checkpointer:
         return CheckpointJob(change, works, deleted, leftovers)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
-        """Return the changes of all cursors. It may yield between cursors, because record numbers show what a snapshot
-        covers.
+        """Return the changes of all cursors. It may yield to the event loop between cursors, because record numbers
+        show which records a snapshot includes.
         """
         changes = []
         turn_start_ms = self._clock.monotonic_ms()

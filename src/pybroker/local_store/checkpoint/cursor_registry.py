@@ -13,7 +13,7 @@ from pybroker.storage_format.journal_layout import CursorRecord, RecordType
 
 
 class RegisteredCursor:
-    """A cursor that has an owner, or records that the table lacks."""
+    """A cursor that is loaded, or has records in the journal that the table lacks."""
 
     __slots__ = ("cursor_id", "deleted_number", "deltas", "owner", "snapshot")
 
@@ -31,7 +31,7 @@ class RegisteredCursor:
 
 
 class CursorRegistry:
-    """All registered cursors, and the numbering of records."""
+    """All registered cursors of a store. Also assigns the numbers of records."""
 
     def __init__(self, next_number: int) -> None:
         self.next_number = next_number
@@ -55,7 +55,7 @@ class CursorRegistry:
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """Number a record. It takes effect with `apply`."""
+        """Return a new record with the next number. It takes effect with `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
@@ -85,7 +85,9 @@ class CursorRegistry:
             self._drop_if_clean(cursor)
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return whether a deletion made the table's rows void, and a copy of the records that the table lacks."""
+        """Return whether a deletion made the table's rows of the cursor void, and a copy of the records that the table
+        lacks (snapshot and deltas).
+        """
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return False, None, []
@@ -121,9 +123,10 @@ def merge(
     stored: tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]],
     shelved: tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]],
 ) -> tuple[bytes | None, list[bytes]]:
-    """Return the newest snapshot, and all deltas after it, oldest first.
+    """Combine the records of a cursor in the table (`stored`) with the records in the registry (`shelved`). Return the
+    newest snapshot, and all deltas after it, oldest first.
 
-    `stored` and `shelved` may overlap, because a checkpoint can move records to the table between the two reads.
+    The two may overlap, because a checkpoint can move records to the table between the two reads.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

@@ -42,7 +42,7 @@ class JournalSetup:
 
 
 class Journal(ABC):
-    """Owned by the store."""
+    """The journal of one store."""
 
     def __init__(self, setup: JournalSetup) -> None:
         self.setup = setup
@@ -59,10 +59,14 @@ class Journal(ABC):
 
     @abstractmethod
     async def close(self, *, is_covered: bool) -> None:
-        """Write the queued items, stop, and close the files. `is_covered`: see `JournalFiles.close`."""
+        """Write the queued items, stop, and close the files. `is_covered`: a checkpoint covers all batches
+        (`JournalFiles.close`).
+        """
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Forget that the ledger is fenced. Call this when the queue contains no item of the ledger any more."""
+        """Forget that the ledger is fenced, to free memory. Call this when the queue contains no item of the ledger any
+        more.
+        """
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:
@@ -72,7 +76,7 @@ class Journal(ABC):
 
 
 class BlockingSteps:
-    """Driver that waits for each step of the batcher."""
+    """Performs the steps of a batcher, and waits for each step to end."""
 
     def __init__(self, journal: Journal) -> None:
         self._batcher = journal.batcher

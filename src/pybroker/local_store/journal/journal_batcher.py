@@ -1,8 +1,8 @@
 """Rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
 Operation: `take` adds items to the open batch; `close_batch` returns the first step. A driver performs the step and
-answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; `Ended` is the last
-one.
+reports the result with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; the last
+step is `Ended`.
 
 Invariants: one batch is in progress at a time, in the order of the items. Sequence numbers of batches on disk have no
 gaps. After a refused run, no later run of its ledger is written, nor any run that the same listener appends to another
@@ -45,7 +45,7 @@ ERASED = bytes(BATCH_ALIGNMENT)
 
 
 class JournalLocation:
-    """Write position in one journal file.
+    """The next write position in a journal file.
 
     The batcher advances `offset` and `last_sequence`. The file may be reused when a checkpoint covers `last_sequence`.
     """
@@ -60,7 +60,7 @@ class JournalLocation:
 
 
 class Write(NamedTuple):
-    """Write `pieces` consecutively at `offset` of the current file. Answer: `written` or `failed`."""
+    """Write `pieces` consecutively at `offset` of the current file. Report the result with `written` or `failed`."""
 
     pieces: tuple[bytes, ...]
     offset: int
@@ -69,15 +69,17 @@ class Write(NamedTuple):
 
 
 class TakeFile(NamedTuple):
-    """Continue in the journal's next file. Answer: `file_taken`, `failed`."""
+    """Continue in the journal's next file. Report the result with `file_taken` or `failed`."""
 
 
 class MakeRoom(NamedTuple):
-    """Release reserved space for a batch, as far as possible. Answer: `room_made`."""
+    """Release reserved space for a batch, as far as possible. Report the result with `room_made`."""
 
 
 class BatchEnd(NamedTuple):
-    """The durable end of the journal: its file and offset, behind the batches below `next_sequence`."""
+    """The durable end of the journal: the file and the offset after the last batch, which has the sequence number
+    before `next_sequence`.
+    """
 
     next_sequence: int
     generation: int
@@ -105,7 +107,7 @@ class _State(Enum):
 
 
 class JournalBatcher:
-    """Owned by the journal, whose driver performs its steps."""
+    """The state of one journal's writes. The driver performs the steps that the methods return."""
 
     def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
         """Begin at `place`. A batch above `max_batch_bytes` accepts no more items. `is_synced`: sync each batch to the
@@ -128,7 +130,7 @@ class JournalBatcher:
     # The open batch
 
     def take(self, item: JournalItem) -> bool:
-        """Put `item` into the open batch. Return False if the batch is then full."""
+        """Add `item` to the open batch. Return False if the batch is then full."""
         batch = self._batch
         if type(item) is AppendRun:
             if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
@@ -151,7 +153,7 @@ class JournalBatcher:
         return self._open_bytes < self._max_batch_bytes
 
     def _is_fenced(self, run: AppendRun) -> bool:
-        """Return whether the run must be refused because an earlier one was refused."""
+        """Return whether the run must be refused because an earlier run was refused."""
         if run.listener in self._fenced_listeners:
             self._fenced.add(run.ledger_id)  # later runs would leave a gap
             return True
@@ -188,7 +190,9 @@ class JournalBatcher:
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """The write, or the preparation of the next file, failed. Raises `error` unless the disk is full."""
+        """Continue after a failed write, or a failed preparation of the next file. Raises `error` unless the disk is
+        full.
+        """
         if not lacks_room(error):
             raise error
         if self._state is _State.ERASING:

@@ -24,7 +24,9 @@ _Event = Callable[[], Step | None]
 
 
 class DirectJournal(Journal):
-    """Invariant: at most one batch is in progress. While items wait and no batch is in progress, an iteration is
+    """A journal that the event loop writes.
+
+    Invariant: at most one batch is in progress. While items wait and no batch is in progress, an iteration is
     scheduled.
 
     A batch in progress waits for its file, for free space, or for the device. The result calls `_go_on`.

@@ -1,7 +1,8 @@
-"""The file `journal.end`: the end of the durable journal, by which a start tells a torn tail from lost data.
+"""The file `journal.end`: the end of the durable journal. By this end, a start distinguishes a torn tail from lost
+data.
 
-Two copies exist: one in `journal/`, and one beside `checkpoint.db`, which remains if `journal/` is lost or replaced by
-an older copy. A start uses the later end.
+Two copies exist: one in `journal/`, and one in the directory of `checkpoint.db`, in case `journal/` is lost or replaced
+by an older copy. A start uses the later end.
 
 Operation: after each durable batch, and before its callers are notified, the journal writes its end to mapped memory,
 without a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after its
@@ -35,7 +36,7 @@ _NOT_MAPPED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EAC
 
 
 class JournalEndFile:
-    """Owned by the opened store; the journal calls `noted`, the checkpointer `committed`."""
+    """The open file `journal.end` of a store. The journal calls `noted`, the checkpointer `committed`."""
 
     def __init__(self, disk: Disk, directory: Path, end: JournalEnd, copy_directory: Path | None = None) -> None:
         """Write `end` durably to `directory`, and to the copy in `copy_directory`. Raises OSError."""
@@ -58,7 +59,9 @@ class JournalEndFile:
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
-        """Record that the batch before `next_sequence`, which ends at `end_offset`, is durable."""
+        """Record that all batches with lower sequence numbers than `next_sequence` are durable, the last one up to
+        `end_offset`.
+        """
         with self._lock:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
 

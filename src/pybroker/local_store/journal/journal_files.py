@@ -43,18 +43,18 @@ def journal_file_name(generation: int) -> str:
 
 
 def parse_journal_file_name(name: str) -> int | None:
-    """Return the generation, or None for other files, including spare ones."""
+    """Return the generation of a journal file in use; None for other files, including spare ones."""
     stem = name.removesuffix(JOURNAL_SUFFIX)
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
 def file_number(name: str) -> int | None:
-    """Return the generation in a file name, also of a spare file. It is never used again."""
+    """Return the number in the name of a journal file or spare file. No later generation may have that number."""
     return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
 
 
 class JournalFile:
-    """A file that takes batches."""
+    """A journal file that is open for writing batches."""
 
     __slots__ = ("direct", "file", "path", "place")
 
@@ -72,7 +72,7 @@ class JournalFile:
 
 
 class JournalFiles:
-    """Provides the writer's next file, and takes files back."""
+    """The journal files of a store: provides the next file for the writer, and takes back covered files."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Take over files of earlier runs whose batches are all covered. Some become spares, the others are deleted."""
+        """Take over files of earlier runs whose batches are all covered. Some become spare files, the rest is deleted."""
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):
@@ -111,7 +111,7 @@ class JournalFiles:
         return self._current
 
     def start(self) -> None:
-        """Create the first file, and begin to create the next one."""
+        """Create the first file of this run, and begin to create the second."""
         self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
         self.next_file()
 

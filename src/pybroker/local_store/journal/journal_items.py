@@ -1,4 +1,4 @@
-"""Items that the journal writes, and batches, which report the results."""
+"""Items that the journal writes, and batches, by which it reports the results."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A position in the journal: items that `listeners` append behind it are not refused because of earlier
-    refusals.
+    """A position in the journal: the listeners were notified of refused appends. These refusals do not affect items
+    that the listeners append after this position.
     """
 
     __slots__ = ("listeners",)
@@ -46,7 +46,7 @@ JournalItem = AppendRun | JournalRecord | JournalMark | ListenersTold
 
 
 class JournalBatch:
-    """The contents of one durable write."""
+    """The items of one durable write, with their results."""
 
     __slots__ = (
         "error",

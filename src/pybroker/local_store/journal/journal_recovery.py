@@ -3,7 +3,7 @@
 Pure. Invariant: a batch is valid only if all batches before it, from the checkpoint's sequence number on, are valid.
 Other bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
 
-    behind the last whole batch of a file                synced journal              journal without sync
+    after the last whole batch of a file                 synced journal              journal without sync
     old bytes, zeros, a torn batch                       torn tail: cut, reported    the same
     damage that the checkpoint covers completely         skipped, reported           the same
     a torn batch, then a valid one of this use           damage: refuse              cut: the disk never had that write
@@ -43,7 +43,7 @@ class DamagedJournal(StoreError):
     """The journal lacks entries with receipts. The store does not start, because it would lose them unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """`text` includes the file name and the offset."""
+        """`text`: a description of the damage, with file name and offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset
@@ -56,7 +56,7 @@ class ScannedFile:
     header: FileHeader
     batches: list[BatchHeader]
     end_offset: int
-    later_offset: int | None  # offset of a valid batch of this use behind invalid bytes
+    later_offset: int | None  # offset of a valid batch of this use after invalid bytes
     covered_damage: list[int] = field(default_factory=list)  # offsets of damage that the checkpoint covers
     torn_bytes: int = 0  # size of an incomplete batch of this use at `end_offset`
 
@@ -64,7 +64,7 @@ class ScannedFile:
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
     """Find the batches of the file's current use. Batches below `covered_sequence` are in their final files already.
 
-    Raises LayoutError if the header is not that of `generation`.
+    Raises LayoutError if the header is of another generation.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
@@ -100,7 +100,7 @@ def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, he
 
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """Bytes behind the last valid batch. They are not replayed."""
+    """Bytes after the last valid batch, which are not replayed."""
 
     file_name: str
     offset: int
@@ -142,8 +142,9 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal ends before its recorded durable end. `file_names` are the existing
-        files.
+        """Raise DamagedJournal if the journal ends before its recorded durable end.
+
+        `file_names`: the existing files by generation.
         """
         if end is None or end.next_sequence <= self.next_sequence:
             return
@@ -190,7 +191,7 @@ class ReplayedLedger:
 
 @dataclass(slots=True)
 class Replayed:
-    """Changes in a part of the journal, to be committed before those of the next part."""
+    """Changes in a part of the journal, to be committed before the changes in the next part."""
 
     created_ledgers: list[int] = field(default_factory=list)
     deleted_ledgers: set[int] = field(default_factory=set)  # may include ledgers created in the same part
@@ -201,11 +202,12 @@ class Replayed:
 class Replay:
     """Applies batches in order. The caller takes, stores, and commits the result of each file.
 
-    The replay itself tracks the end of each ledger, so the next file can be applied while the last one is being stored.
+    The replay itself tracks the end of each ledger, so the next file can be applied while the previous file is being
+    stored.
     """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """`extents` are the committed ones of unsealed ledgers."""
+        """`extents`: the committed extents of unsealed ledgers."""
         self.max_ledger_id = max(extents, default=0)
         self.max_cursor_number = 0
         self.entry_count = 0

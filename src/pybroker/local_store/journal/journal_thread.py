@@ -1,4 +1,4 @@
-"""The journal with a writer thread: one durable write for all waiting items, one callback to the event loop.
+"""The journal with a writer thread: one durable write and one callback to the event loop for all waiting items.
 
 Operation: the event loop puts items into a queue. The idle writer takes all items up to `max_batch_bytes`, writes them
 as one batch, and returns the batch by one `call_soon_threadsafe`.
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class ThreadJournal(Journal):
-    """Owns the writer thread."""
+    """A journal with its own writer thread."""
 
     def __init__(self, setup: JournalSetup) -> None:
         super().__init__(setup)

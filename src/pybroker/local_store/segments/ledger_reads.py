@@ -1,9 +1,9 @@
 """Reads of the local store: find entries, load indexes, open files, and run the reads in threads.
 
-Operation: the event loop answers reads from a ledger's buffer. One job of a reading thread serves all others. Ledgers
-without an index on disk are `LiveLedger` objects of the store; others are found by their file. Invariants: a job
-receives immutable values (`LedgerLocation` with its index); damage is counted once for each entry and reported to each
-reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
+Operation: a read of buffered entries is answered on the event loop. Any other read is one job of a reading thread.
+Ledgers without an index on disk are `LiveLedger` objects of the store; others are found by their file. Invariants: a
+job receives immutable values (`LedgerLocation` with its index); damage is counted once for each entry and reported to
+each reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
 
 Concurrency: the event loop only; jobs run in the pool.
 """
@@ -83,7 +83,9 @@ def _cost(place: LedgerLocation) -> int:
 
 
 class LedgerReads:
-    """Owned by the store, which shares its live ledgers with it and calls it after checkpoints and deletions."""
+    """The read operations of one store. The store shares its live ledgers with this object, and calls it after
+    checkpoints and deletions.
+    """
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ _INDEX_HEAD_BYTES = 64
 
 
 class DamagedSegment(DamagedEntries):
-    """The message contains file, offset, and positions."""
+    """Unreadable entries of a segment file. The message contains file, offset, and positions."""
 
     def __init__(self, path: Path, offset: int, ledger_id: int, first_id: int, last_id: int, reason: str) -> None:
         positions = f"position {ledger_id}:{first_id}"
@@ -61,7 +61,7 @@ class DamagedSegment(DamagedEntries):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Unreadable blocks and their entries, up to before `end_entry_id`."""
+    """Unreadable blocks of a segment file and their entries, up to, not including, `end_entry_id`."""
 
     offset: int
     end_offset: int
@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class FoundBlock:
-    """A block with its location."""
+    """A decoded block with its location in the file."""
 
     offset: int
     block: Block
@@ -88,7 +88,7 @@ class FoundBlock:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSegment:
-    """The location of a ledger, and the damage found while loading it."""
+    """The location of a ledger in its segment file, and the damage found while loading it."""
 
     place: LedgerLocation
     faults: list[tuple[int, str]]  # offset and reason of damage that affects no entry
@@ -96,7 +96,7 @@ class LoadedSegment:
 
 
 class BlockWalk:
-    """Iterates over blocks from a known block on, and returns damage as gaps.
+    """Iterates over the blocks of a segment file, and returns damage as gaps.
 
     Invariant: results are consecutive in offsets and entry ids.
     """
@@ -202,7 +202,7 @@ class Window:
         self._view = memoryview(b"")
 
     def holds_block(self, offset: int) -> bool:
-        """Return whether a block at `offset` is in memory, as far as its first byte shows."""
+        """Return whether the first byte of a block at `offset` is in memory."""
         return self._start <= offset < self._start + len(self._data)
 
     def holds_payloads(self, found: FoundBlock) -> bool:
@@ -212,7 +212,7 @@ class Window:
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
-        """Decode the block, whose payloads may lie outside the window. Raises LayoutError."""
+        """Decode the block at `offset`. Its payloads may be outside of the window. Raises LayoutError."""
         if not self.holds_block(offset):
             self._move(offset, read_bytes)
         found = decode_block(self._view, offset - self._start)
@@ -226,7 +226,7 @@ class Window:
         raise LayoutError("the file is truncated")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
-        """Return payloads, and for each whether it is intact."""
+        """Return `take` payloads after the first `skip` ones, and whether each is intact."""
         block = found.block
         # The window may have moved since the block was decoded.
         first_offset = found.end_offset - block.payload_bytes
@@ -279,9 +279,9 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Create the index from the blocks. `known.extent` has their end and, if known, their totals.
+    """Create the index from the blocks. `known.extent` contains the end of the blocks and, if known, the totals.
 
-    Each entry of a damaged block counts as one message, with the bytes of its gap.
+    Each entry of a damaged block counts as one message; the bytes of the gap count as payload.
     """
     index = SegmentIndex(publish_time_of)
     gaps: list[Gap] = []
@@ -323,7 +323,7 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Return at least one entry, at most those of one read of the file. Raises DamagedSegment."""
+    """Return at least one entry, at most the entries of one read of the file. Raises DamagedSegment."""
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
         # the caller's extent is newer than the file's
@@ -332,7 +332,7 @@ def read_entries(
         raise DamagedSegment(path, place.extent.end_offset, ledger_id, first_id, last_id, reason)
     payloads: list[bytes] = []
     message_counts: list[int] = []
-    # The index point lies up to one spacing and one block before the entry; columns come on top of the payloads.
+    # The index point is up to one spacing and one block before the entry; columns are read in addition to the payloads.
     read_bytes = POINT_SPACING_BYTES + 2 * MAX_BLOCK_BYTES + max_bytes + BLOCK_ENTRY_BYTES * max_entries
     total_bytes = 0
     walk = BlockWalk(file, ledger_id, place, place.index.point_of(first_entry_id), read_bytes)
@@ -376,7 +376,9 @@ def read_entries(
 
 
 def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_id: int) -> LedgerTotals:
-    """See `LedgerStore.totals_before`: the totals of an index point plus the columns of the blocks behind it."""
+    """Implement `LedgerIndex.totals_before`: add the columns of the blocks after an index point to the totals at that
+    point.
+    """
     index, extent = place.index, place.extent
     if entry_id >= extent.entry_count:
         return LedgerTotals(extent.message_count, extent.size_bytes)
@@ -394,7 +396,7 @@ def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_i
 
 
 def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
-    """See `LedgerStore.message_count_of`. Blocks are read only if some entries are batches."""
+    """Implement `LedgerIndex.message_count_of`. Blocks are read only if some entries are batches."""
     index, extent = place.index, place.extent
     total = 0
     for point in range(index.point_of(entry_ids.min()), index.point_of(entry_ids.max()) + 1):

@@ -1,8 +1,8 @@
-"""The bytes behind the committed extent of a segment file, left by a crash between a write and its commit.
+"""The bytes after the committed extent of a segment file, left by a crash between a write and its commit.
 
 Invariants: a whole entry in the file is truncated only in order to be written again with the same bytes. A file with
-any other entry stays unchanged, because truncation would lose that entry. The search ends at the first byte that is no
-whole entry, because an interrupted write left it.
+any other entry stays unchanged, because truncation would lose that entry. The search ends at the first incomplete
+entry, because only an interrupted write leaves one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 
 
 class HeldEntry(NamedTuple):
-    """A whole entry behind the extent."""
+    """A whole entry after the committed extent."""
 
     ledger_id: int
     entry_id: int
@@ -41,7 +41,7 @@ class UnknownEntries(StoreError):
 
 
 class Leftovers(Enum):
-    """What a writer does with unexpected entries behind the extent."""
+    """What a writer does with unexpected entries after the extent."""
 
     REFUSE = "refuse"
     CUT = "cut"  # truncate and log: a power failure may have removed them from a journal without sync
@@ -66,8 +66,8 @@ def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
 def check_leftovers(
     file: DiskFile, ledger_id: int, extent: LedgerExtent, payloads: Sequence[bytes | memoryview] = ()
 ) -> None:
-    """Raise UnknownEntries if the file contains an entry behind `extent` that is not among `payloads`, which follow the
-    extent.
+    """Raise UnknownEntries if the file contains an entry after `extent` that is not among `payloads`, the entries to be
+    written after the extent.
     """
     for held in held_entries(file, extent):
         index = held.entry_id - extent.entry_count

@@ -1,7 +1,7 @@
 """Writer of segment files. Blocking IO, in the checkpoint thread.
 
-Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the
-extent are only truncated in order to be written again (`segment_tail.py`).
+Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries after the extent
+are only truncated in order to be written again (`segment_tail.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def parse_segment_name(name: str) -> int | None:
 
 
 class SegmentWriter:
-    """Appends to one segment file behind the committed extent. The result is valid when it is synced and committed.
+    """Appends to one segment file, from its committed extent on. The new entries are valid when the file is synced and
+    the new extent is committed.
 
     Repeating a write from the same extent gives the same file.
     """
@@ -64,7 +65,7 @@ class SegmentWriter:
         self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
-        """Add entries as blocks, in slices. Raises UnknownEntries before any change."""
+        """Write entries as blocks, in slices that are synced one by one. Raises UnknownEntries before any change."""
         self._begin(payloads)
         offset, entries, messages, size = self._start()
         pieces: list[bytes | memoryview] = (
@@ -96,7 +97,7 @@ class SegmentWriter:
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Add index and trailer. The extent, which ends with the blocks, does not change. Raises UnknownEntries."""
+        """Write index and trailer. The extent does not change, because it ends with the blocks. Raises UnknownEntries."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())
@@ -113,7 +114,7 @@ class SegmentWriter:
             # Zeros replace the lost bytes: readers receive an error for these entries and can read all others.
             logs.error("segment.truncated", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
         elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
-            # Bytes behind the extent were never committed: a crash occurred between write and commit.
+            # Bytes after the extent were never committed: a crash occurred between write and commit.
             try:
                 check_leftovers(self._file, self._ledger_id, self.extent, payloads)
             except UnknownEntries as error:

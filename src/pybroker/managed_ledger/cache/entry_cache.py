@@ -2,9 +2,9 @@
 (`managedLedgerCacheSizeMB`).
 
 Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
-tail that the others read. Entries are also evicted by age while the cache is not read, so that an idle broker frees the
-memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans the same entries
-many times.
+newest entries, which other consumers read. Entries are also evicted by age while the cache is not read, so that an idle
+broker frees the memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans
+the same entries many times.
 
 Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
 at most `limit_bytes` unless a single run is larger.
@@ -22,7 +22,7 @@ _RUNS_AT_ONCE = 256
 
 
 class _LedgerTail:
-    """Consecutive entries of one ledger; those before `start` have been evicted."""
+    """Consecutive entries of one ledger; entries before `start` have been evicted."""
 
     __slots__ = ("first_entry_id", "message_counts", "payloads", "start")
 
@@ -34,7 +34,7 @@ class _LedgerTail:
 
 
 class EntryCache:
-    """Shared by all managed ledgers of a broker; used from the event loop only."""
+    """The cache that all managed ledgers of a broker share. Used from the event loop only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -74,7 +74,9 @@ class EntryCache:
         self._keep_limit()
 
     def evict_old(self) -> Iterator[None]:
-        """Evict entries inserted before the last call, unless the cache was read since then. Yields after small steps."""
+        """Evict entries inserted before the last call, unless the cache was read since then. The caller may yield to
+        the event loop after each step.
+        """
         is_in_use = self.hits_total > self._hits_before
         self._hits_before = self.hits_total
         if is_in_use:
@@ -110,7 +112,9 @@ class EntryCache:
         self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return at least one entry, about `max_bytes`; None if the first one is not cached."""
+        """Return consecutive entries from `first_entry_id` on, about `max_bytes` and at least one; None if the first is
+        not cached.
+        """
         tail = self._tails.get(ledger_id)
         if tail is None:
             self.misses_total += 1
@@ -142,7 +146,7 @@ class EntryCache:
 
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
-    """Return up to `max_entries` entries, about `max_bytes` and at least one, from the `index`-th on."""
+    """Return up to `max_entries` entries of `run` from index `index` on, about `max_bytes` and at least one."""
     payloads = _within(run.payloads[index : index + max_entries], max_bytes)
     counts = run.message_counts[index : index + len(payloads)]
     return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)

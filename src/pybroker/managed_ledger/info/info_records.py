@@ -1,4 +1,5 @@
-"""The interface to stored managed ledger infos. `json_records.py` implements it for ledgers of this broker alone.
+"""The interface for storing managed ledger infos. `json_records.py` implements it for ledgers that only this broker
+reads, `bookkeeper_store` for ledgers that Java brokers read too.
 
 A record is one managed ledger info in the metadata store, in one value or in several, each with a version. A change names the
 versions that it replaces, so two owners never overwrite each other.
@@ -17,14 +18,14 @@ SaveInfo = Callable[[], Awaitable[None]]
 
 
 class InfoRecord(ABC):
-    """The stored managed ledger info at one path, of one owner. Its calls run one at a time."""
+    """The stored managed ledger info at one path, as its owner writes it. Calls run one at a time."""
 
     path: str
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """NOT_EXISTING before the first stored value."""
+        """The version of the stored value; NOT_EXISTING if nothing is stored yet."""
 
     @abstractmethod
     async def store(self, info: ManagedLedgerInfo) -> None:
@@ -39,11 +40,13 @@ class InfoRecord(ABC):
         """Delete the stored info. Raises StoreError; BadVersionError if another owner has changed it."""
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Let users of parts of the record call `save`, which stores the owner's state and these parts."""
+        """Set the function by which other writers of parts of the record store these parts together with the owner's
+        state.
+        """
 
 
 class LoadedInfo(NamedTuple):
-    """A managed ledger info and its record. `info` is None if there is none."""
+    """A managed ledger info and its record. `info` is None if no info is stored."""
 
     info: ManagedLedgerInfo | None
     record: InfoRecord
@@ -58,11 +61,11 @@ class InfoRecords(ABC):
 
     @abstractmethod
     async def exists(self, path: str) -> bool:
-        """Return whether there is an info that is not marked as deleted."""
+        """Return whether a managed ledger info is stored at `path` and not marked as deleted."""
 
     @abstractmethod
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """Store a first info without ledgers. Raises BadVersionError if there is one."""
+        """Store the first info at `path`, without ledgers. Raises BadVersionError if an info exists."""
 
 
 def fenced(path: str) -> LedgerFenced:

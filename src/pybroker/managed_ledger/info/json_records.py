@@ -20,7 +20,9 @@ from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versio
 from pybroker.runtime import logs
 
 MAX_UNKNOWN_PUTS = 100
-"""Unanswered puts with a remembered value. The value of an older one that is stored late is taken for another owner's.
+"""Maximum number of unanswered puts whose value is remembered.
+
+If an older one is stored late, its value is taken for another owner's.
 """
 _PUTS = 3
 """The first put finds the wrong version if an earlier one was stored late, the second one only if another owner writes.
@@ -47,10 +49,10 @@ class JsonRecords(InfoRecords):
 
 
 class JsonRecord(InfoRecord):
-    """One JSON value."""
+    """The managed ledger info at one path, as one JSON value."""
 
     def __init__(self, metadata: MetadataStore, path: str, found: Versioned | None) -> None:
-        """`found` is the value at `path` now."""
+        """`found` is the stored value at `path`, None if there is none."""
         self.path = path
         self._metadata = metadata
         self._version = NOT_EXISTING if found is None else found.version
@@ -80,7 +82,10 @@ class JsonRecord(InfoRecord):
         await self._metadata.delete(self.path, self._version)
 
     async def _has_come_late(self) -> bool:
-        """Return whether a put without an answer was stored. Raises StoreError, LedgerFenced if another value was."""
+        """Return whether an earlier put that failed or was not answered was stored after all.
+
+        Raises StoreError; LedgerFenced if another owner's value was stored.
+        """
         found = await self._metadata.get(self.path)
         version, stored = (NOT_EXISTING, b"") if found is None else (found.version, digest(found.value))
         if (version, stored) == (self._version, self._stored):

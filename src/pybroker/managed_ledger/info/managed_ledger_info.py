@@ -1,8 +1,9 @@
 """The managed ledger info in the metadata store: one JSON document with the ledgers and durable cursors of a managed
 ledger.
 
-It is written before anything that it names is used, and before anything that it no longer names is deleted. So after a
-crash no stored entry is without a name, and no deleted ledger keeps its disk space. Most properties are optional:
+A ledger or cursor is added to this document before it is used, and removed from it before it is deleted. So after a
+crash each stored entry belongs to a listed ledger, and the space of deleted ledgers is freed. Most properties are
+optional:
 
     {"version": 1, "ledgers": {...}, "serial": 3,
      "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {},
@@ -28,7 +29,7 @@ from pybroker.errors import StoreError
 
 FORMAT_VERSION = 1
 TRANSACTIONS_CURSOR = "pulsar.transactions"
-"""The cursor with the snapshots of a topic's transactions. Entries behind its mark-delete position are read again, so
+"""The cursor with the snapshots of a topic's transactions. Entries after its mark-delete position are read again, so
 they are not trimmed.
 """
 
@@ -36,7 +37,8 @@ they are not trimmed.
 class CursorInfo(msgspec.Struct, omit_defaults=True):
     """A durable cursor; `position` is its mark-delete position at creation.
 
-    The properties of `pulsar.dedup`, which is no subscription, are the highest durable sequence ids by producer name.
+    The properties of the cursor `pulsar.dedup`, which belongs to no subscription, are the highest durable sequence ids
+    by producer name.
     """
 
     id: str
@@ -59,7 +61,7 @@ class CompactedInfo(msgspec.Struct, frozen=True):
 
 
 class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
-    """The decoded document."""
+    """The decoded document; the module describes its properties."""
 
     version: int
     ledgers: msgspec.Raw

@@ -1,7 +1,8 @@
 """Finds shared documents that brokers cannot use, for `pybroker metadata check`. Reads only.
 
-Each document is decoded as brokers do it, and compared with those that it belongs to or names. Memory: the names of
-tenants, namespaces and clusters, the bundles of namespaces, and the partition counts of topics are kept; documents are not.
+Each document is decoded as brokers do it, and compared with related documents, such as the tenant of a namespace.
+Memory: the names of tenants, namespaces and clusters, the bundles of namespaces, and the partition counts of topics are
+kept; documents are not.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ _CLUSTER_PARTS: Mapping[str, Any] = {
 
 
 class Problem(NamedTuple):
-    """`is_error`: brokers cannot use the document, or disagree about it. Otherwise it has no effect or may become one."""
+    """A problem of a document.
+
+    `is_error`: brokers cannot use the document, or use it differently. Otherwise the document has no effect, or may
+    become unusable.
+    """
 
     path: str
     text: str
@@ -60,12 +65,12 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class _Names:
-    """What the documents name and what exists, collected in one pass."""
+    """Names in documents and names of existing documents, collected in one pass."""
 
     clusters: set[str] = field(default_factory=set)
     tenants: set[str] = field(default_factory=set)
     bundles: dict[str, BundlesData | None] = field(default_factory=dict)
-    """Of the policies of each namespace, by its name."""
+    """The bundles in the policies of each namespace, by its name."""
     local_bundles: dict[str, BundlesData | None] = field(default_factory=dict)
     used_clusters: dict[str, set[str]] = field(default_factory=dict)
     """By the path of the document that names them."""
@@ -74,7 +79,10 @@ class _Names:
 
 
 async def problems(store: MetadataStore, cluster_name: str, progress: Progress) -> AsyncIterator[Problem]:
-    """Yield the problems of single documents as they are found, and then those between documents. Raises StoreError."""
+    """Yield the problems of single documents as they are found, and then the problems between documents.
+
+    Raises StoreError.
+    """
     names = _Names()
     count = 0
     async for document in documents(store):
@@ -90,7 +98,9 @@ async def problems(store: MetadataStore, cluster_name: str, progress: Progress) 
 
 
 async def _stored_topics(store: MetadataStore) -> AsyncIterator[TopicName]:
-    """Yield the topics that have a managed ledger in this store; those of local ledgers are in data directories."""
+    """Yield the topics that have a managed ledger info in this store. (For local ledgers the info is in the data
+    directory.)
+    """
     for tenant in await store.children(metadata_paths.MANAGED_LEDGERS):
         for local_name in await store.children(f"{metadata_paths.MANAGED_LEDGERS}/{tenant}"):
             namespace = NamespaceName(tenant, local_name)
@@ -130,7 +140,7 @@ def _of_document(document: Document, names: _Names) -> Iterable[Problem]:
 
 
 def _exists(path: str, kind: DocumentKind, names: _Names) -> None:
-    """Record the name of a document, which counts even if the content cannot be read."""
+    """Record the name of a document, which exists even if the content cannot be read."""
     segments = path.split("/")
     if kind is DocumentKind.CLUSTER:
         names.clusters.add(segments[3])

@@ -1,4 +1,4 @@
-"""The file of exported documents: lines of JSON, the first one with its facts and the last one with a checksum.
+"""The file of exported documents: lines of JSON, first a header and last a checksum.
 
     {"format": "pybroker-metadata", "version": 1, "cluster": "c1", "layout": 1, "next_start": 12}
     {"path": "/admin/clusters/c1", "value": "{...}"}
@@ -35,7 +35,7 @@ _OWNER_ONLY = 0o600
 
 
 class Header(msgspec.Struct):
-    """The facts of an export."""
+    """The first line of an export: its cluster, versions, and counter of broker starts."""
 
     cluster: str
     layout: int
@@ -58,17 +58,17 @@ class _End(msgspec.Struct):
 
 
 class InvalidExport(StoreError):
-    """The file is not a complete export of a version that this broker reads."""
+    """The file is not a complete export that this version of pybroker can read."""
 
 
 class ExportWriter:
-    """Writes a file that appears under its name when it is complete. Only its owner can read it.
+    """Writes an export file, which gets its name only when it is complete. Only the owner of the file can read it.
 
     A context manager: an exception in the block removes the unfinished file.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Raises OSError."""
+        """Create the file with its header. Raises OSError."""
         self._path = path
         self._unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
         descriptor = os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
@@ -123,7 +123,7 @@ def checked_header(path: Path) -> tuple[Header, int]:
                 if (end.documents, end.sha256) != (count, digest.hexdigest()):
                     raise InvalidExport(f"{path} is damaged: its checksum does not match. Export again.")
                 if file.read(1):
-                    raise InvalidExport(f"{path} has content behind its end. Export again.")
+                    raise InvalidExport(f"{path} has content after its end. Export again.")
                 return header, count
             digest.update(line)
             count += 1

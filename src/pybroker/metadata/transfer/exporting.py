@@ -16,9 +16,10 @@ Progress = Callable[[int], None]
 
 
 async def export_documents(store: MetadataStore, cluster_name: str, path: Path, progress: Progress) -> int:
-    """Return the number of documents. Raises StoreError and OSError; then there is no file.
+    """Write all shared documents to `path`, and return their number. Raises StoreError and OSError; then no file
+    exists.
 
-    If brokers change a shared store meanwhile, each document is as it was at some moment of the export.
+    If brokers change the store meanwhile, documents may be of different moments during the export.
     """
     header = Header(cluster_name, LAYOUT_VERSION, await next_start(store))
     with ExportWriter(path, header) as writer:
@@ -29,9 +30,9 @@ async def export_documents(store: MetadataStore, cluster_name: str, path: Path, 
 
 
 async def next_start(store: MetadataStore) -> int:
-    """Return the lowest number that the next start of a broker gets for the names of producers.
+    """Return the lowest number that the next start of a broker can get. The number is part of generated producer names.
 
-    ZooKeeper tells its counter only with a new node, so each call increases the number in a shared store.
+    ZooKeeper returns its counter only when a node is created, so in a shared store each call increases the number.
     """
     if not store.is_shared:
         found = await store.get(metadata_paths.PRODUCER_NAMES)

@@ -1,7 +1,7 @@
 """Writes exported documents to a store, for `pybroker metadata import`.
 
-Repeatable: equal documents are left alone, so an interrupted import is completed by another one. A document that exists with
-other content is a difference; it stays unless the caller replaces it. Nothing is ever deleted.
+Repeatable: equal documents are skipped, so a second import completes an interrupted one. An existing document with
+other content is reported, and stays unless the caller requests its replacement. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ MAX_STARTS = 100_000
 WRITES_AT_ONCE = 100
 _RACE_ATTEMPTS = 5
 Progress = Callable[[int, int], None]
-"""Receives the number of documents so far, and of all."""
+"""Receives the number of imported documents, and of all documents."""
 
 
 @dataclass(slots=True)
 class ImportResult:
-    """Numbers of documents, and the paths of those that differ."""
+    """Numbers of documents by result, and the paths of documents that differ."""
 
     created: int = 0
     equal: int = 0
     replaced: int = 0
     kept: int = 0
-    """The cluster's own addresses, which are those of the store."""
+    """Number of documents with the cluster's own addresses, which stay as they are in the store."""
     different: list[str] = field(default_factory=list)
     """Paths of documents with other content, which were not replaced."""
 
 
 def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
-    """Return header and number of documents of a file that a store of the cluster accepts. Raises InvalidExport, OSError."""
+    """Return header and number of documents of an export file. Raises InvalidExport if it does not fit the cluster,
+    OSError. Raises InvalidExport, OSError.
+    """
     header, count = checked_header(file)
     if header.cluster != cluster_name:
         raise InvalidExport(
@@ -60,7 +62,7 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
 
 
 class DocumentImport:
-    """One run of an import."""
+    """One import of an export file into a store."""
 
     def __init__(
         self,
@@ -82,7 +84,10 @@ class DocumentImport:
         self._result = ImportResult()
 
     async def run(self) -> ImportResult:
-        """Raises InvalidExport before anything is written. After a StoreError, repeat the import."""
+        """Import all documents.
+
+        Raises InvalidExport before anything is written. After a StoreError, repeat the import.
+        """
         header, count = importable_header(self._file, self._cluster_name)
         for _ in exported_documents(self._file):
             pass  # Each document must be readable before the first one is written.
@@ -99,7 +104,7 @@ class DocumentImport:
     async def _import(self, some: list[tuple[str, bytes]]) -> None:
         found = await self._store.values_of([path for path, _ in some])
         with_present = zip(some, found, strict=True)
-        # Documents of one kind at a time, because a namespace must come behind everything that belongs to it.
+        # Documents of one kind at a time, because a namespace must follow everything that belongs to it.
         for _, of_root in groupby(with_present, key=lambda each: root_of(each[0][0])):
             await self._together(self._import_one(path, value, present) for (path, value), present in of_root)
 
@@ -129,9 +134,9 @@ class DocumentImport:
         raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
 
     async def _count_starts(self, wanted: int) -> None:
-        """Let generated producer names continue after those that the exported store has assigned.
+        """Let generated producer names continue after the names that the exported store has assigned.
 
-        A producer with an earlier one's name would lose its messages as duplicates, where deduplication is enabled.
+        If a new producer got the name of an earlier one, deduplication would drop its messages as duplicates.
         """
         if wanted == 0:
             return
@@ -154,7 +159,7 @@ class DocumentImport:
 
 
 def paths_told(paths: list[str], most: int) -> Iterator[str]:
-    """Yield the first `most` paths, and the number of the others."""
+    """Yield the first `most` paths, and the number of further paths."""
     yield from paths[:most]
     if len(paths) > most:
         yield f"and {len(paths) - most} more"

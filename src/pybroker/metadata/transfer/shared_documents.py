@@ -15,7 +15,7 @@ from pybroker.metadata.metadata_store import PAGE_VALUES, MetadataStore
 
 
 class DocumentKind(Enum):
-    """The content of a document."""
+    """The kind of a document's content."""
 
     CLUSTER = "cluster"
     CLUSTER_PART = "further document of a cluster"
@@ -72,7 +72,7 @@ async def documents(store: MetadataStore) -> AsyncIterator[Document]:
 
 
 def root_of(path: str) -> str:
-    """Return the one of `ROOTS` that the path is or is below; "" without one."""
+    """Return the path in `ROOTS` that is equal to `path` or above it; "" without one."""
     return next((root for root in ROOTS if path == root or path.startswith(f"{root}/")), "")
 
 
@@ -82,7 +82,7 @@ def is_shared_path(path: str) -> bool:
 
 
 def kind_of(path: str) -> DocumentKind:
-    """Return what the document at a shared path contains."""
+    """Return the kind of the document at a shared path."""
     root = root_of(path)
     depth = path[len(root) :].count("/")
     match root, depth:

@@ -1,7 +1,7 @@
 """Reading over the binary protocol, which all Pulsar brokers support, including Apache Pulsar.
 
 The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by
-probing: a reader positioned behind the end of a ledger receives the first entry of the next one, and a binary search
+probing: a reader positioned after the end of a ledger receives the first entry of the next ledger, and a binary search
 finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
 Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 RUN_BYTES = 4 * 1024 * 1024
 NO_ENTRY_ID = 1 << 32
-"""An entry id behind all entries of any ledger."""
+"""An entry id that is higher than all entry ids of any ledger."""
 QUIET_S = 2.0
 """Time without an entry after which the reader requests the position of its cursor."""
 
@@ -313,7 +313,7 @@ class _RangeReading:
         return consumer
 
     async def _is_stored_to_its_end(self) -> bool:
-        """Return whether the last entry of the range is stored, although GET_LAST_MESSAGE_ID returns an earlier one.
+        """Return whether the last entry of the range is stored, although GET_LAST_MESSAGE_ID returned an earlier entry.
 
         This is the case if the range ends with markers or messages of aborted transactions, which consumers never receive.
         To find out, open a cursor after all entries of the ledger: the broker moves its mark-delete position to the last
@@ -326,7 +326,8 @@ class _RangeReading:
             stands = (await consumer.ends()).mark_delete
         finally:
             await consumer.close()
-        # Apache Pulsar does not adjust such a position, except behind the whole topic: then it returns the requested one.
+        # Apache Pulsar does not adjust such a position, except after the end of the topic: then it returns the
+        # requested one.
         return (
             stands is not None
             and stands.ledger_id == ledger_id
@@ -336,7 +337,8 @@ class _RangeReading:
     async def _ended_before(self, beyond: ReceivedEntry) -> None:
         """Handle `beyond`, an entry after the range that arrived before the last entry of the range.
 
-        The missing entries are either markers or aborted messages, which consumers never receive, or lost. Raises DataLoss.
+        The missing entries are lost, or they are markers or aborted messages, which consumers never receive. Raises
+        DataLoss.
         """
         self._is_done = True
         if self._next >= self._end:
@@ -375,7 +377,9 @@ class _RangeReading:
 
 
 def _check(entry: ReceivedEntry, topic: str) -> None:
-    """Verify the checksum, if the producer set one. Brokers refuse wrong ones, so the entry was damaged later."""
+    """Verify the checksum, if the producer set one. Brokers refuse entries with a wrong checksum, so the entry was
+    damaged later.
+    """
     if is_checksum_wrong(entry.data):
         raise ClientError(
             f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} arrived with a wrong checksum. Read it again"

@@ -16,7 +16,7 @@ from pybroker.reading.positions import Place
 
 EntryAt = Callable[[Position], Awaitable[ReceivedEntry]]
 BEHIND_A_LEDGER = (1 << 62) - 1
-"""An entry id behind all entries of any ledger."""
+"""An entry id that is higher than all entry ids of any ledger."""
 FIRST_GUESS = 1 << 12
 
 
@@ -28,7 +28,7 @@ class LedgerSpan:
     first_entry_id: int
     end_entry_id: int
     entry_bytes: int
-    """Size of one of its entries, as an estimate for the others."""
+    """Size of one entry, as an estimate for the other entries of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)

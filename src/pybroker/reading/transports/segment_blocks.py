@@ -1,8 +1,8 @@
 """Conversion of segment file blocks in a buffer to runs of entries, with verification of each block.
 
-The layout is that of `storage_format.segment_layout`. Invariant: a run contains an entry only if the checksums of its block
-header and of its own bytes are correct, and entry ids are consecutive. Everything else raises an error with the affected
-entries.
+`storage_format.segment_layout` describes the layout. Invariant: a run contains an entry only if the checksums of its
+block header and of its own bytes are correct, and entry ids are consecutive. Everything else raises an error with the
+affected entries.
 """
 
 from __future__ import annotations

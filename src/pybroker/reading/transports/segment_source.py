@@ -72,7 +72,9 @@ def broker_directory(source: RestSource) -> tuple[Path | None, str]:
 
 
 class SegmentSource(RestSource):
-    """A source that holds a lease from the start of a plan on, until the next plan of that topic or `close`."""
+    """A source for segment files. It holds a lease from the start of a plan on, until the next plan of that topic or
+    `close`.
+    """
 
     def __init__(self, options: SourceOptions, directory: Path) -> None:
         super().__init__(options)
@@ -130,7 +132,9 @@ class _SealedFile:
 
     @property
     def holds_entries(self) -> bool:
-        """Whether the file is sealed and contains all entries. If its index is damaged, the broker must read it."""
+        """Return whether the file is sealed and contains all requested entries. If its index is damaged, the broker
+        must read it.
+        """
         return self._place is not None and self._entries.end_entry_id <= self._place[0].entry_count
 
     def runs(self) -> Iterator[EntryRun]:

@@ -1,8 +1,8 @@
 """Check of field defaults that replace values missing in the writer's schema.
 
-The rules are those of Avro's Java library, on which clients rely. They are less strict than the specification: a number
-fits every numeric type, an object in place of an array means its values, and a union takes the first branch of the
-default's JSON kind.
+The rules are the same as in Avro's Java library, on which clients rely. They are less strict than the specification: a
+number fits every numeric type, an object in place of an array means its values, and a union takes the first branch of
+the default's JSON kind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Avro schema resolution: whether a reader's schema can read data written with another schema.
 
-The rules are those of Avro's Java library, on which clients rely, even where the specification is stricter:
+The rules are the same as in Avro's Java library, on which clients rely, even where the specification is stricter:
 
 * Records match under any name; in a reader's union the same full name is preferred, then the same structure.
 * Names of enums and fixed types must be equal without their namespaces.
@@ -34,7 +34,7 @@ _PROMOTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The first location at which reading fails."""
+    """The reason why reading fails, with the first location at which it fails."""
 
     path: str  # fields joined by dots, `[]` items, `{}` map values, empty for the root
     reader: str

@@ -1,4 +1,4 @@
-"""Compatibility strategies and their requirements. Pure; start with `check`.
+"""Compatibility strategies, and which schemas they accept. Pure; start with `check`.
 
 | Strategy | The new schema must | compared with |
 |---|---|---|

@@ -1,6 +1,6 @@
 """Texts of authorization errors. They are exactly Pulsar's, because clients compare them.
 
-The exception's cause names the missing permission; the broker logs it with `client.refused`.
+The exception's cause contains the missing permission; the broker logs it with `client.refused`.
 """
 
 from __future__ import annotations

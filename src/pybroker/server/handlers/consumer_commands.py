@@ -223,7 +223,7 @@ def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
 
 
 async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Delete the subscription. With other consumers attached, this requires `force`."""
+    """Delete the subscription. If other consumers are attached, the request must set `force`."""
     request = command.unsubscribe
     subscription = require_consumer(connection, request.consumer_id).subscription
     topic = connection.broker.loaded.get(subscription.topic.name)

@@ -1,4 +1,4 @@
-"""Failure responses of commands that do not use ERROR."""
+"""Error responses of commands that have their own response type instead of ERROR."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
 def _note_refusal(
     connection: Connection, request: pb.CommandProducer, name: TopicName, error: BrokerError | StoreError
 ) -> None:
-    """Record the refusal for `explain`, which may run after the client has gone."""
+    """Record the refusal for `explain`, which may run after the client has disconnected."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
         return  # unknown topics are unlimited and would displace real ones

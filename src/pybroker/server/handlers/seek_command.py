@@ -1,4 +1,4 @@
-"""SEEK. Clients expect that the broker disconnects all consumers before it answers."""
+"""SEEK. Clients expect that the broker disconnects all consumers of the subscription before it responds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Move the subscription under its lock. Another request may have moved or replaced it."""
+    """Call `move` for the subscription under its lock. Another request may have moved or replaced the subscription
+    before.
+    """
     async with topic.subscription_lock(name, BEING_MOVED):
         assert isinstance(topic, Topic)
         await move(topic.registry.present(name))

@@ -103,7 +103,7 @@ def _require_list(connection: Connection, namespace: NamespaceName, what: str, c
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
-    """Return None if the client filters itself."""
+    """Return the pattern of the request; None if the client filters the list itself."""
     config = connection.runtime.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None
@@ -118,7 +118,7 @@ def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfN
 
 
 class ConnectionWatcher(TopicWatcher):
-    """The topic list watcher of a client."""
+    """Sends changes of a topic list to a client that watches it."""
 
     def __init__(self, connection: Connection, watcher_id: int, watched: WatchedTopics) -> None:
         super().__init__(watched)

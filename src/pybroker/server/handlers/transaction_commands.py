@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator_state import Transaction
 
 END_WAIT_S = 25.0
-"""Time that END_TXN waits for participants. It is below the client's request timeout, so that the client receives an
-error that names the missing participant.
+"""Time for which END_TXN waits for participants.
+
+It is below the client's request timeout, so that the client receives an error with the missing participant.
 """
 NAMES_A_TURN = 256
 _SIGN = 1 << 63
@@ -178,7 +179,7 @@ async def add_subscription_to_txn(connection: Connection, command: pb.BaseComman
 
 
 def _note_as_sent(as_sent: dict[str, str], name: TopicName, text: str) -> None:
-    """Record the participant's name as the client wrote it, because Pulsar's REST API returns it so."""
+    """Record the participant's name as the client wrote it, because Pulsar's REST API returns it in this form."""
     if text != str(name):
         as_sent.setdefault(str(name), text)
 

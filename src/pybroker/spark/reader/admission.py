@@ -20,7 +20,7 @@ ASSUMED_ENTRY_BYTES = 1024
 
 
 class Taken(NamedTuple):
-    """The end of an admitted part, and its approximate size."""
+    """The end of the admitted part of a topic, and its approximate size."""
 
     end: Place
     size_bytes: int
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one micro-batch, over all topics."""
+    """The limits of one micro-batch in bytes and messages, over all topics."""
 
     size_bytes: int = UNLIMITED
     message_count: int = UNLIMITED

@@ -45,8 +45,8 @@ def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int
 def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
     """Divide the plan into ranges of about `split_bytes`, at sparse points if there are any, else evenly.
 
-    `reading.cutting`, in contrast, does not divide ledgers without sparse points. Here the size of a task matters, and
-    `grouped` needs the size of each range to combine small ones.
+    Unlike `reading.cutting`, this function also divides ledgers without sparse points, because the size of a task
+    matters. `grouped` needs the size of each range to combine small ones.
     """
     ranges: list[CutRange] = []
     for stretch in stretches(plan):

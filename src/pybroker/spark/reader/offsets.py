@@ -31,14 +31,14 @@ MAX_TEXT_CHARACTERS = 16 << 20
 
 
 class InvalidOffsets(ValueError):
-    """Invalid offsets or times. The text names the option or topic and the expected form."""
+    """Invalid offsets or times. The text contains the option or topic, and the expected form."""
 
 
 _BEGINNING = Place(0, 0)
 
 
 class BoundKind(Enum):
-    """The form of a bound."""
+    """The form in which a start or end is given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -48,13 +48,13 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The start or end of reading in one topic."""
+    """The start or end of the read of one topic."""
 
     kind: BoundKind
     time_ms: int = 0
     place: Place = _BEGINNING
     batch_index: int = 0
-    """In the entry at `place`, messages before this index are before the bound."""
+    """In the entry at `place`, messages with a lower index are before the bound."""
 
 
 EARLIEST = Bound(BoundKind.EARLIEST)
@@ -63,7 +63,7 @@ LATEST = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bound of each topic: its own, else that of its partitioned topic, else `otherwise`."""
+    """The bound of each topic: its own bound, else the bound of its partitioned topic, else `otherwise`."""
 
     otherwise: Bound
     by_topic: Mapping[str, Bound] = field(default_factory=dict)

@@ -34,8 +34,9 @@ def source_options(options: ReadOptions) -> SourceOptions:
 
 
 def task_source_options(options: SourceOptions) -> SourceOptions:
-    """Return the options of a source in a task. The driver has reached the broker, so a broker that does not answer is
-    restarting."""
+    """Return the options of a source in a task. A task retries for longer than the driver: the driver has reached the
+    broker, so a broker that does not respond is restarting.
+    """
     return replace(options, contact_patience_s=None)
 
 

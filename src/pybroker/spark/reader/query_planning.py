@@ -64,7 +64,7 @@ class Planner:
             waited_s += WAIT_BETWEEN_LOOKS_S
 
     def require_found(self, topics: Sequence[str], missing: Sequence[TopicMissing]) -> None:
-        """Raise the first of `missing`, the named topics that do not exist. Without failOnDataLoss, the query continues
+        """Raise the first error of `missing`, if named topics do not exist. Without failOnDataLoss, the query continues
         with `topics`, if there are any, and includes the missing topics as soon as they exist.
         """
         if missing and (self.options.fail_on_data_loss or not topics):
@@ -91,7 +91,7 @@ class Planner:
         return starts
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place | None:
-        """Return `EntrySource.place_at_time`. For a deleted topic, report a loss and return None."""
+        """Return the result of `EntrySource.place_at_time`. For a deleted topic, report a loss and return None."""
         try:
             return self.source.place_at_time(topic, publish_time_ms)
         except TopicMissing:
@@ -217,7 +217,7 @@ def _end(planner: Planner, topic: str) -> End | None:
 
 
 def _require_reached(planner: Planner, plan: TopicPlan, end: End) -> None:
-    """Report a loss if a requested end is behind the last entry: its entries are lost, or never existed."""
+    """Report a loss if a requested end is after the last entry: the entries in between are lost, or never existed."""
     if end.until is not None or (
         end.place is not None and planner.options.ending.of(plan.topic).kind is BoundKind.PLACE
     ):

@@ -174,10 +174,10 @@ def _topic_choice(values: OptionValues) -> TopicChoice:
         return _pattern(text)
     names = [text] if given[0] == "topic" else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InvalidOptions("option topics names no topic")
+        raise InvalidOptions("option topics contains no topic")
     if len(names) > MAX_TOPICS:
         raise InvalidOptions(
-            f"option topics names {len(names)} topics, but one query can read at most {MAX_TOPICS}: use several queries"
+            f"option topics contains {len(names)} topics, but one query can read at most {MAX_TOPICS}: use several queries"
         )
     return TopicChoice(tuple(dict.fromkeys(_topic_name(given[0], name) for name in names)))
 

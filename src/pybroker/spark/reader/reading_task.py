@@ -75,7 +75,7 @@ def _settle_process() -> None:
 
 
 def _with_place(reading: TypedReading) -> TypedReading:
-    """Return the same rows with the columns for entry id and batch index."""
+    """Return the same conversion, with the columns for entry id and batch index added."""
     columns = reading.columns
     for name in (_ENTRY, _BATCH_INDEX):
         if name not in columns.names:

@@ -44,13 +44,15 @@ def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schem
             if each not in known:
                 near = get_close_matches(each, known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise InvalidOptions(f"option includeColumns names {each!r}, which is not a metadata column: {hint}")
+                raise InvalidOptions(f"option includeColumns contains {each!r}, which is not a metadata column: {hint}")
             chosen[each] = known[each]
     return pa.schema(list(chosen.values()))
 
 
 def reading_of(schema: SchemaInfo | None, columns: pa.Schema, options: ReadOptions) -> TypedReading:
-    """Return how tasks decode rows of exactly these columns. Raises WrongColumns for columns that the topics do not have."""
+    """Return the conversion by which tasks decode rows with exactly these columns. Raises WrongColumns for columns that
+    the topics do not have.
+    """
     key_file = options.crypto_private_key_file
     return typed_reading(
         schema,

@@ -1,4 +1,5 @@
-"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits those of all tasks together.
+"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits the transactions of all
+tasks together.
 
 Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost response may
 or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in a new transaction.
@@ -32,7 +33,7 @@ class ExactWriter(TopicWriter):
     """
 
     def __init__(self, options: WriteOptions, task: int, who: Writer, attempt: str) -> None:
-        """`attempt`: the driver's attempt to write this batch. Open transactions of earlier attempts are aborted."""
+        """`attempt`: id of the driver's attempt to write this batch. Open transactions of earlier attempts are aborted."""
         super().__init__(options, task)
         self._who = who
         self._attempt = attempt
@@ -65,7 +66,9 @@ class ExactWriter(TopicWriter):
         return PartitionSender(producer, self._options, self._transaction.id)
 
     def abort(self) -> None:
-        """Abort the transaction. If the broker cannot be reached, its timeout or the next attempt aborts it."""
+        """Abort the transaction. If the broker cannot be reached, the transaction's timeout or the next attempt aborts
+        it.
+        """
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return

@@ -117,8 +117,8 @@ class OnceSender(PartitionSender):
         written.doubled_rows += self._resumption.unmatched_rows  # other tasks have these rows now
 
     async def _leave_what_is_stored(self, written: Written) -> None:
-        """End skipping: the next row is not stored, or rows have another order. Continue after the stored rows, under a new
-        name if needed.
+        """Stop skipping rows, because the next row is not stored, or the rows have another order. Continue after the
+        stored rows, under a new producer name if needed.
         """
         found = self._resumption
         written.doubled_rows += found.doubled_rows
@@ -160,7 +160,10 @@ class OnceSender(PartitionSender):
             sequence_id += batch.message_count
 
     async def _prove(self, highest: int) -> None:
-        """Check after the first entry that the topic remembers its sequence id. Raises WriteFailed if it does not."""
+        """Check after the first entry that the topic deduplicates: it must have stored the entry's sequence id.
+
+        Raises WriteFailed if not.
+        """
         await self.producer.flush()
         await self.producer.close()
         row = await self._attach(self._generation)

@@ -86,7 +86,7 @@ class SinkLog:
         return Position(stored.ledger_id, stored.entry_id)
 
     async def keep_from(self, position: Position) -> None:
-        """Release all notes before `position`."""
+        """Allow retention to delete all notes before `position`."""
         if position.entry_id < 1:
             return  # The previous entry id is unknown here; the next batch releases these notes.
         consumer = await open_consumer(self._client, self._name, Subscribing(SUBSCRIPTION))

@@ -2,7 +2,7 @@
 
 A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row
 of each producer name. Together they show which rows an earlier attempt has stored. If a later attempt has the same rows
-in the same order, it skips the stored ones and sends the others. Otherwise (another number of tasks, or another order
+in the same order, it skips the stored rows and sends the rest. Otherwise (another number of tasks, or another order
 after a shuffle) it continues under another producer name: then some rows are stored twice, and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
@@ -27,14 +27,14 @@ MAX_RUNS = 20
 
 
 class SinkFenced(Exception):
-    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text names
-    the remedy.
+    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text
+    contains the remedy.
     """
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The writer: one batch of one run of a query."""
+    """The identity of a writer: one batch of one run of a query."""
 
     query: str
     run: str
@@ -104,7 +104,7 @@ class SinkState:
         self.shares[share] = kept
 
     def knows(self, writer: Writer) -> bool:
-        """Whether this run has already claimed the sink id."""
+        """Return whether this run has already claimed the sink id."""
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
@@ -150,7 +150,7 @@ def _note(**content: object) -> bytes:
 
 
 class Resumption:
-    """Determines which entries of a share earlier attempts have stored. Queried entry by entry, in order.
+    """Determines which entries of a share earlier attempts have stored. The caller asks for each entry, in order.
 
     `last_row`: the last row of this batch stored under the name of the latest generation, -1 for none. Entries of earlier
     generations that are still noted were stored before the later generation began.
@@ -173,7 +173,7 @@ class Resumption:
         """Whether other rows may be stored under the latest name. Deduplication would drop new rows in their place."""
 
     def is_stored(self, end_row: int, checksum: int) -> bool:
-        """Whether the next entry of this attempt is already stored."""
+        """Return whether the next entry of this attempt is already stored."""
         if self.is_over:
             return False
         if self._next < len(self._stored):
@@ -190,7 +190,7 @@ class Resumption:
 
     @property
     def unmatched_rows(self) -> int:
-        """Number of stored rows that this attempt has not written again yet."""
+        """Return the number of stored rows that this attempt has not produced again yet."""
         if self.is_over or self._next >= len(self._stored):
             return 0
         return self._stored[-1].end_row - (self._stored[self._next - 1].end_row if self._next else 0)

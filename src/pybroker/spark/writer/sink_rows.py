@@ -18,7 +18,7 @@ WRITABLE = (TOPIC, KEY, "__eventTime", "__messageProperties", "__orderingKey")
 
 
 class RowsRefused(ValueError):
-    """Rows or columns that cannot be sent. The text names them and the correction."""
+    """Rows or columns cannot be sent. The text contains the rows or columns and the correction."""
 
 
 def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:

@@ -54,7 +54,7 @@ class WriteFailed(Exception):
 
 @dataclass
 class Written:
-    """Counters of a task."""
+    """Counters of one task's writes."""
 
     rows: int = 0
     entries: int = 0
@@ -67,7 +67,7 @@ class Written:
 
 @dataclass
 class Destination:
-    """A target topic."""
+    """A topic to write to, with its partitions and schema."""
 
     name: TopicName
     partitions: list[TopicName]
@@ -125,7 +125,9 @@ class PartitionSender:
         return pack_large(packing, message, sequence_id, now_ms, producer.max_message_bytes, self._txn)
 
     def _answered(self, receipt: asyncio.Future[EntryId]) -> None:
-        """Record the first failure. A refused entry of a transaction does not fail its producer."""
+        """Record the first failure of an entry. (The producer does not report the refusal of an entry in a
+        transaction.)
+        """
         failure = None if receipt.cancelled() else receipt.exception()
         if failure is not None and self._failure is None:
             self._failure = failure
@@ -203,7 +205,7 @@ class TopicWriter:
     async def open_producer(
         self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
     ) -> Producer:
-        """Open a producer of that name, or of a name that the broker assigns if it is empty."""
+        """Open a producer with that name; if it is empty, the broker assigns a name."""
         settings = ProducerSettings(
             name=name,
             schema=topic_schema(destination.encoder.schema, destination.name.local_name),

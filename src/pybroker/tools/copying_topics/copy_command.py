@@ -44,7 +44,7 @@ class CopyRequest(NamedTuple):
 
 
 def main(config: BrokerConfig, request: CopyRequest) -> int:
-    """Return the exit code. Raises ConfigError."""
+    """Run the command, and return its exit code. Raises ConfigError."""
     try:
         return asyncio.run(_CopyCommand(config, request).run())
     except (StoreError, DataDirectoryInUse, ForeignDirectory) as error:
@@ -76,7 +76,7 @@ class _CopyCommand:
             return await self._copy(source, target, topics)
 
     async def _topics(self, source: Side) -> Sequence[TopicName]:
-        """Raises StoreError if there is none."""
+        """Return the topics to copy. Raises StoreError if there are none."""
         request = self._request
         if request.topic is not None:
             return [request.topic]
@@ -121,7 +121,7 @@ class _CopyCommand:
             if left := incomplete_copies(self._directory, LOCAL):
                 raise StoreError(
                     f"these topics are complete, but copies of others are not: {', '.join(each.name for each in left)}. Copy them"
-                    " again; no broker starts on the directory before"
+                    " again; until then, no broker starts on the directory"
                 )
             mark.unlink(missing_ok=True)
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})

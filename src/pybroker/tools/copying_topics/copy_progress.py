@@ -19,7 +19,9 @@ FORMAT_VERSION = 1
 
 
 class CopiedLedger(msgspec.Struct):
-    """`digest`: of the entries and their lengths, in hexadecimal digits; empty while the copy is not complete."""
+    """A source ledger and its copy. `digest`: digest of the entries and their lengths, in hexadecimal digits; empty
+    until the copy is complete.
+    """
 
     source: int
     target: int
@@ -34,14 +36,14 @@ class CopiedLedger(msgspec.Struct):
 
 
 class CopyProgress(msgspec.Struct):
-    """The state of the copy. `is_named`: the target's managed ledger may name the ledgers."""
+    """The state of a copy. `is_named`: the target's managed ledger info may list the copied ledgers."""
 
     version: int
     target: str
     ledgers: list[CopiedLedger] = []
     compacted: CopiedLedger | None = None
     reserved: dict[int, int] = {}
-    """Target ids of trimmed ledgers that compacted entries name."""
+    """Target ids of trimmed ledgers that occur in positions of compacted entries."""
     is_named: bool = False
     is_complete: bool = False
 
@@ -67,10 +69,10 @@ def _decoded(path: Path, value: bytes) -> CopyProgress:
 
 
 class ProgressFile:
-    """Owned by one copy."""
+    """The progress file of one copy."""
 
     def __init__(self, path: Path, target: str) -> None:
-        """Raises StoreError for a file of another version or target."""
+        """Open the file, or begin a new progress. Raises StoreError for a file of another version or target."""
         self._path = path
         self.progress = CopyProgress(FORMAT_VERSION, target)
         try:
@@ -85,7 +87,7 @@ class ProgressFile:
         self.progress = found
 
     def save(self) -> None:
-        """Durable on return. Raises OSError."""
+        """Write the file. Durable on return. Raises OSError."""
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = self._path.with_suffix(".new")
         with draft.open("wb") as file:

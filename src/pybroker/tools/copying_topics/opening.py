@@ -69,7 +69,10 @@ async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExi
 
 
 async def open_bookkeeper(config: BrokerConfig, opened: AsyncExitStack) -> Side:
-    """Connect. Raises StoreError, ConfigError, and StoreError while a broker of the cluster runs."""
+    """Connect to ZooKeeper and BookKeeper.
+
+    Raises ConfigError, and StoreError, also while a broker of the cluster runs.
+    """
     addresses = shared_addresses(config.replace(ledger_store="bookkeeper"))
     if addresses is None:
         raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")

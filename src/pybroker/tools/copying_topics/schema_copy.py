@@ -1,4 +1,4 @@
-"""The copy of a topic's schema versions. Messages name versions by number, so numbers stay the same."""
+"""The copy of a topic's schema versions. Messages contain the numbers of versions, so the numbers stay the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, 
         for version, record in present.records:
             if version in records and records[version].schema != record.schema:
                 raise StoreError(
-                    f"version {version} of the schema of {topic} in the target is another one: delete it there"
+                    f"version {version} of the schema of {topic} in the target differs from the source: delete it in the target"
                 )
         for version in range(present.next_version, found.next_version):
             # Earlier versions than the first record are deleted.

@@ -1,8 +1,9 @@
 """The copy of one topic: its ledgers, its compacted ledger, and its cursors.
 
-Operation: each source ledger is copied into a new ledger of the target, closed, and read again to compare all entries. Then the
-target's managed ledger info names all ledgers and cursors, then the states of the cursors are written, and then everything is read
-from the target once more. The source only changes as by the start of a broker: its open ledger is recovered.
+Operation: each source ledger is copied into a new ledger of the target, closed, and read again to compare all entries.
+Then the target's managed ledger info is stored with all ledgers and cursors, the states of the cursors are written, and
+everything is read from the target once more. The source only changes as by a broker start: its open ledger is
+recovered.
 
 Failure: an error or the end of the process leaves the progress file, and the next run continues. A ledger whose id was
 assigned and not recorded yet stays in the target, empty.
@@ -46,7 +47,7 @@ Report = Callable[[int, int], None]
 
 
 class TopicContents(NamedTuple):
-    """The contents of a managed ledger as its info names them. Counts of an open ledger are not known."""
+    """The contents of a managed ledger according to its info. Counts of an open ledger are not known."""
 
     ledgers: int
     open_ledgers: int
@@ -76,7 +77,7 @@ def contents_of(info: ManagedLedgerInfo) -> TopicContents:
 
 
 class TopicCopy:
-    """One topic. `directory` is the data directory of the local side."""
+    """The copy of one topic. `directory`: the data directory of the local side."""
 
     def __init__(self, source: Side, target: Side, path: str, directory: Path, report: Report) -> None:
         self._source = source
@@ -87,7 +88,7 @@ class TopicCopy:
         self._progress = self._file.progress
 
     async def run(self) -> Copied:
-        """Raises StoreError and OSError; a later run continues."""
+        """Copy the topic, and verify the copy. Raises StoreError and OSError; a later run continues."""
         progress = self._progress
         source, target = await self._source.records.load(self._path), await self._target.records.load(self._path)
         if source.info is None or source.info.deleted:
@@ -123,7 +124,9 @@ class TopicCopy:
         return ledgers
 
     async def _states(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> dict[str, bytes]:
-        """Return the whole states of the cursors. That of transactions begins again: it is restored from the entries."""
+        """Return the whole states of the cursors. The cursor of transactions is reset: its state is restored from the
+        entries.
+        """
         states: dict[str, bytes] = {}
         for name, cursor in info.cursors.items():
             if name == TRANSACTIONS_CURSOR:
@@ -152,7 +155,7 @@ class TopicCopy:
             self._report(copied.entries, copied.bytes)
             return
         if copied is not None:
-            # Later ledgers must have larger ids, so it and all behind it begin again.
+            # Later ledgers must have larger ids, so this ledger and all later ones begin again.
             index = progress.ledgers.index(copied)
             for each in progress.ledgers[index:]:
                 await self._target.ledgers.delete_ledger(each.target)
@@ -207,7 +210,9 @@ class TopicCopy:
     # --- the compacted ledger ----------------------------------------------------------------------------------------
 
     async def _copy_compacted_positions(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> None:
-        """Reserve ids for the trimmed ledgers that compacted entries name. They precede those of the copied ledgers."""
+        """Reserve target ids for trimmed ledgers that occur in positions of compacted entries. These ids precede the
+        ids of the copied ledgers.
+        """
         progress = self._progress
         if info.compacted is None or progress.ledgers:
             return
@@ -309,7 +314,7 @@ class TopicCopy:
             )
 
     async def _verify(self, source: LoadedInfo, target: LoadedInfo, ledgers: LedgerList) -> None:
-        """Compare the target, as its next owner finds it, with the source. Raises StoreError."""
+        """Compare the target, as a broker will find it, with the source. Raises StoreError."""
         assert source.info is not None
         if target.info is None:
             raise StoreError(f"{self._path} is not in {self._target.name} after the copy")
@@ -383,7 +388,7 @@ class _Appends(AppendListener):
         self._done = asyncio.get_running_loop().create_future()
 
     async def stored(self) -> None:
-        """Raises StoreError."""
+        """Wait until the run is stored. Raises StoreError."""
         if self._done is not None:
             await self._done
 
@@ -416,5 +421,5 @@ class _Written:
             self._future.set_exception(error)
 
     async def done(self) -> None:
-        """Raises StoreError."""
+        """Wait until the write is complete. Raises StoreError."""
         await self._future

@@ -22,9 +22,9 @@ from pybroker.zookeeper import ZooKeeperClient, ZooKeeperError
 
 EXIT_OK = 0
 EXIT_FOUND = 1
-"""Damaged or unreadable entries, or missing copies."""
+"""Exit code for damaged or unreadable entries, or missing copies."""
 EXIT_NOT_USABLE = 2
-"""The ledger does not exist, or ZooKeeper or the bookies cannot be reached."""
+"""Exit code if the ledger does not exist, or ZooKeeper or the bookies cannot be reached."""
 DEFAULT_ROOT = "/ledgers"
 _SESSION_MS = 10_000
 _BOOKIE_TIMEOUT_MS = 5_000
@@ -32,7 +32,7 @@ _BOOKIE_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class LedgerTool:
-    """What a command works with. `write` prints one item."""
+    """The connections of a command. `write` prints one item."""
 
     zookeeper: ZooKeeperClient
     root: str

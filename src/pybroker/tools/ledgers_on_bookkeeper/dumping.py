@@ -17,7 +17,9 @@ _BYTES_AT_ONCE = 1 << 20
 async def dump_ledger(
     tool: LedgerTool, ledger_id: int, first_entry_id: int, last_entry_id: int | None, *, with_payloads: bool
 ) -> int:
-    """Print the ledger and its entries from the first to the last one. Entries that cannot be read are named and skipped."""
+    """Print the ledger and its entries from the first to the last one. Entries that cannot be read are reported and
+    skipped.
+    """
     reader = await open_without_recovery(tool, ledger_id)
     tool.write(ledger_item(ledger_id, reader.metadata))
     if reader.metadata.state is not LedgerState.CLOSED:

@@ -1,4 +1,4 @@
-"""`pybroker ledger list`: the ledgers of a BookKeeper cluster, or those with given properties."""
+"""`pybroker ledger list`: the ledgers of a BookKeeper cluster, or only the ledgers with given properties."""
 
 from __future__ import annotations
 

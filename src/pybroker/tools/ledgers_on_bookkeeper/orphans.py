@@ -1,4 +1,4 @@
-"""`pybroker ledger orphans`: the ledgers of a cluster's managed ledgers, and which of them no document names. Deletes nothing."""
+"""`pybroker ledger orphans`: the ledgers of a cluster that no document lists. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pybroker.tools.ledgers_on_bookkeeper.listing import ledger_item
 
 
 async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> int:
-    """Print each ledger that carries the marks of the cluster's brokers and is not named, with the reason if it is kept.
+    """Print each unlisted ledger that has the marks of the cluster's brokers, with the reason if it must be kept.
 
-    Raises StoreError for a document that cannot be read, because it may name any ledger.
+    Raises StoreError for a document that cannot be read, because it may list any ledger.
     """
 
     names = NamedLedgers(ZooKeeperMetadataStore(tool.zookeeper))

@@ -1,4 +1,6 @@
-"""The ledgers of one topic on BookKeeper: those with entries, of cursors, and the compacted one, from the topic's documents."""
+"""The ledgers of one topic on BookKeeper, as the topic's documents list them: ledgers of entries, of cursors, and of
+the compacted view.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,12 @@ from pybroker.tools.ledgers_on_bookkeeper.verifying import Verification
 from pybroker.zookeeper.errors import NoNode
 
 COMPACTED_LEDGER_PROPERTY = "CompactedTopicLedger"
-"""Java brokers name the compacted ledger in this property of the cursor `__compaction`."""
+"""The property of the cursor `__compaction` in which Java brokers store the id of the compacted ledger."""
 ENTRIES, CURSOR, COMPACTED = "entries", "cursor", "compacted"
 
 
 class NamedLedger(NamedTuple):
-    """A ledger that the topic's documents name. `entries` and `size_bytes` are those in the document; None without any."""
+    """A ledger in the topic's documents. `entries` and `size_bytes` are the values in the document; None without any."""
 
     ledger_id: int
     role: str
@@ -74,7 +76,7 @@ class TopicDocuments:
 
 
 class TopicReader:
-    """Reads the documents of a topic, and counts and prints what cannot be read."""
+    """Reads the documents of a topic, and counts and prints unreadable ones."""
 
     def __init__(self, tool: LedgerTool, topic: TopicName) -> None:
         self._tool = tool
@@ -86,7 +88,10 @@ class TopicReader:
         self._tool.write({"kind": "damage", **more, "text": text})
 
     async def read(self) -> TopicDocuments:
-        """Raises StoreError if the topic does not exist or its document is damaged, and ZooKeeperError."""
+        """Read the documents.
+
+        Raises StoreError if the topic does not exist or its document is damaged, and ZooKeeperError.
+        """
         path = metadata_paths.managed_ledger(self._topic)
         document = document_path(path)
         zookeeper = self._tool.zookeeper
@@ -137,7 +142,7 @@ class TopicReader:
 
 
 async def _last_entry(reader: LedgerReader) -> Entry | None:
-    """Return the last entry, which in an open ledger is behind the last one that is known to be confirmed."""
+    """Return the last entry of the ledger. In an open ledger it is after the last entry that is known to be confirmed."""
     found = None if reader.last_readable < 0 else await reader.read_entry(reader.last_readable)
     if reader.metadata.state is LedgerState.CLOSED:
         return found

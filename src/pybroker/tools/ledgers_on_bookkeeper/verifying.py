@@ -1,4 +1,4 @@
-"""`pybroker ledger verify`: reads every copy of every entry on BookKeeper, and reports those that are not valid."""
+"""`pybroker ledger verify`: reads every copy of every entry on BookKeeper, and reports invalid copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRESS_S = 1.0
 
 @dataclass(slots=True)
 class _Run:
-    """Copies in the same state on one bookie, of entries one behind the other."""
+    """Copies of consecutive entries on one bookie that are in the same state."""
 
     copy: EntryCopy
     first_entry_id: int
@@ -27,7 +27,7 @@ class _Run:
 
 
 class Verification:
-    """One pass over one or all ledgers."""
+    """The verification of one or all ledgers."""
 
     def __init__(self, tool: LedgerTool) -> None:
         self._tool = tool
@@ -57,7 +57,7 @@ class Verification:
         return EXIT_FOUND if sum(self._bad_counts.values()) + self._unreadable_count else EXIT_OK
 
     async def verify_one(self, ledger_id: int) -> None:
-        """Verify one of several ledgers; one that cannot be opened is counted."""
+        """Verify one of several ledgers. A ledger that cannot be opened is counted as damaged."""
         try:
             reader = await open_without_recovery(self._tool, ledger_id)
         except NoSuchLedger:

@@ -1,1 +1,4 @@
-"""Reads of entries for a subscription: of the backlog, of compacted topics, rescans, and failures. Start with `entry_reads.py`."""
+"""Reads of entries for a subscription: backlog, compacted topics, due delayed entries, rescans, and failed reads.
+
+Start with `entry_reads.py`.
+"""

@@ -1,11 +1,12 @@
-"""Reads of a compacted topic (`readCompacted`): entries come from the compacted view up to its horizon, and from the
-topic behind it.
+"""Reads for consumers with `readCompacted`, from the compacted view and from the topic.
 
-The read position is a position of the topic in both cases. When a compaction replaces the view, the next read continues
-at the same position in the new view, so no entry is delivered twice or skipped.
+Entries up to the compaction horizon come from the compacted view, later entries from the topic.
 
-Entries that the view does not contain are acknowledged when the read position passes them. Acknowledged entries of the
-view in deleted ledgers are recorded here, because the cursor's state contains only existing ledgers.
+The read position is always a position in the topic. If a compaction replaces the view, the next read continues at the
+same position in the new view, so no entry is delivered twice or skipped.
+
+Entries that are not in the view are acknowledged when the read position passes them. The cursor state covers existing
+ledgers only. This module therefore records the acknowledgements of view entries whose original ledgers are deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pybroker.model.position import Position
 
 
 class CompactedRun(EntryRun):
-    """Entries of one ledger, with gaps."""
+    """Consecutive entries of the compacted view that belong to one ledger. Entry ids may have gaps."""
 
     __slots__ = ("entry_ids",)
 
@@ -42,7 +43,7 @@ class CompactedRun(EntryRun):
 
 
 class CompactedReads:
-    """Has the read methods of a cursor. Exists while the active consumer reads compacted."""
+    """Source of entries with the read methods of a cursor. Exists while the active consumer uses `readCompacted`."""
 
     def __init__(self, cursor: ManagedCursor, store: LedgerStore, pass_over: PassOver) -> None:
         self._cursor = cursor
@@ -50,7 +51,7 @@ class CompactedReads:
         self._acknowledge = pass_over
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
-        self._ahead_from = Position(-1, -1)  # the read position at which the entries read ahead are the next ones
+        self._ahead_from = Position(-1, -1)  # the read position to which the entries that were read ahead belong
         # Delivered entries of ledgers that the topic has deleted.
         self._seen: dict[int, BitMap] = {}
         self._unacked: dict[int, BitMap] = {}
@@ -59,7 +60,9 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Continue behind the mark-delete position, which may be in a ledger that only the view has."""
+        """Move the read position to the first entry after the mark-delete position. This entry may be in a deleted
+        ledger, of which only the view contains entries.
+        """
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
 
@@ -71,7 +74,7 @@ class CompactedReads:
         return self._view() is not None or self._cursor.has_more()
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries and advance, if they are in memory; else None."""
+        """Return the next entries and advance the read position. Return None if the entries are not in memory."""
         view = self._view()
         if view is None:
             return self._cursor.read_cached(max_entries, max_bytes)
@@ -80,8 +83,9 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Like `read_cached`, from the store; None if the caller must check `has_more` and read again. Raises
-        StoreError.
+        """Return the next entries from the store and advance the read position. Raises StoreError.
+
+        Return None if the view changed or has ended; the caller then checks `has_more` and reads again.
         """
         view = self._view()
         if view is None:

@@ -1,4 +1,4 @@
-"""Reads of due delayed entries, from memory or from the store, with one read for entries that are close together."""
+"""Reads of due delayed entries from memory or the store. One read covers due entries that are close together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 READ_GAP_ENTRIES = 8
-"""Due entries with at most this many others between them are read together, which is cheaper than two reads."""
+"""Maximum gap between two due entries that are read together, because one larger read is cheaper than two reads."""
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:
-    """Return the due entries if all are in memory; None otherwise."""
+    """Return the due entries if all of them are in memory, else None."""
     runs = []
     for ledger_id, first, last in _spans(due, 0):
         run = ledger.read_cached(Position(ledger_id, first), last - first + 1, max_bytes)
@@ -30,8 +30,10 @@ def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: in
 async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
-    """Read due entries in order, up to `max_bytes`. Return them, and those that were not read: beyond the limit, or
-    trimmed. Raises StoreError.
+    """Read due entries in order, up to `max_bytes`. Return the entries that were read, and the due entries that were
+    not.
+
+    An entry is not read if it is beyond `max_bytes` or was trimmed. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes
@@ -55,7 +57,9 @@ async def read_due(
 
 
 def _spans(due: Sequence[Delayed], max_gap: int) -> list[tuple[int, int, int]]:
-    """Return (ledger id, first, last) of ascending neighbours with at most `max_gap` entries between them."""
+    """Return ranges (ledger id, first, last) that cover the due entries; neighbours in a range are at most `max_gap`
+    entries apart.
+    """
     spans: list[tuple[int, int, int]] = []
     for _, ledger_id, entry_id in due:
         if spans and spans[-1][0] == ledger_id and 0 < entry_id - spans[-1][2] <= max_gap + 1:

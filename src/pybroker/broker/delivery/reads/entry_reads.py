@@ -1,5 +1,7 @@
-"""All reads of one subscription, from the cache or the store: redelivery, scans of the dispatcher, due delayed entries,
-and the next entries at the cursor or in the compacted view.
+"""All entry reads of one subscription, from cache or store.
+
+The entries are replayed entries, rescanned entries, due delayed entries, or the next entries at the cursor or in the
+compacted view.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ from pybroker.model.position import Position
 AT_END: tuple[EntryRun, ...] = ()
 """There is nothing to read."""
 NO_MEMORY: Sequence[EntryRun] = []
-"""The memory budget for delayed entries is used up, and new entries may have to be delayed."""
+"""The memory budget for delayed entries is exhausted, and the next entries may have to be delayed."""
 
 STATE_TOO_LARGE: Sequence[EntryRun] = []
-"""The state of the cursor cannot be stored, and the acknowledgement of the next entry would enlarge it."""
+"""The cursor state is too large to be stored, and acknowledging the next entry would enlarge it."""
 
 
 class Rescans:
-    """Rescans for the dispatcher: reads entries again that the cursor has passed, without moving the cursor.
+    """Reads entries that the cursor has already passed, without moving the cursor. The dispatcher requests these
+    rescans.
 
-    Keeps surplus entries of the last read from the store. Skips acknowledged and delayed entries.
+    Skips acknowledged and delayed entries. Keeps surplus entries of the last store read for the next call.
     """
 
     def __init__(self, cursor: ManagedCursor) -> None:
@@ -41,7 +44,7 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """Return the next entry of the rescan; None when it has reached the cursor."""
+        """Return the position of the next entry to rescan, or None if the rescan has reached the cursor."""
         found = self._cursor.state.first_wanted(position, held_back)
         ledgers = self._cursor.ledger.ledgers
         if ledgers.has_entry(found) and found < ledgers.normalize(self._cursor.read_position):
@@ -50,7 +53,7 @@ class Rescans:
         return None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries of one ledger before the cursor, if they are in memory; else None."""
+        """Return entries of one ledger from `position` up to the cursor if they are in memory, else None."""
         max_entries = self._within_passed(position, max_entries)
         ahead = self._ahead
         if ahead is not None and ahead.ledger_id == position.ledger_id:
@@ -61,7 +64,9 @@ class Rescans:
         return self._cursor.ledger.read_cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Like `read_cached`, from the store; None if the entry was trimmed. Raises StoreError."""
+        """Return entries of one ledger from `position` up to the cursor from the store; None if the entry was trimmed.
+        Raises StoreError.
+        """
         ahead = await self._cursor.ledger.read_if_there(
             position,
             self._within_passed(position, max(max_entries, READ_AHEAD_ENTRIES)),
@@ -82,25 +87,27 @@ class Rescans:
 
 
 class EntryReads:
-    """Invariant: at most one read from the store is in progress, for the plan of the last call of `cached`."""
+    """Executes the dispatcher's read plans. Invariant: at most one store read is in progress, for the plan of the last
+    call of `cached`.
+    """
 
     def __init__(self, cursor: ManagedCursor, delayed: DelayedDelivery) -> None:
         self._cursor = cursor
         self._delayed = delayed
         self.compacted: CompactedReads | None = None
-        """Read instead of the cursor while the active consumer reads compacted."""
+        """Source of entries while the active consumer uses `readCompacted`; None: the cursor is the source."""
         self._next: ManagedCursor | CompactedReads = cursor
         self._second = Rescans(cursor)
         self._due: Sequence[Delayed] = ()
 
     def read_compacted(self, compacted: CompactedReads | None) -> None:
-        """Read from this compacted view; None: from the topic."""
+        """Read from the compacted view, or from the topic if `compacted` is None."""
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
     @property
     def has_more(self) -> bool:
-        """Return whether an entry may be read. Changes nothing."""
+        """Return whether a readable entry exists at the read position."""
         if isinstance(self._next, CompactedReads):
             return self._next.has_more()
         ledger, cursor = self._cursor.ledger, self._cursor
@@ -109,7 +116,7 @@ class EntryReads:
 
     @property
     def waits_for_transaction(self) -> bool:
-        """Return whether an open transaction blocks the next entry."""
+        """Return whether an open transaction makes the next entry unreadable."""
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 
@@ -117,8 +124,10 @@ class EntryReads:
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
-        """Return the entries of the plan if they are in memory; `AT_END` if no entry is left, `NO_MEMORY` if the
-        budget is used up, `STATE_TOO_LARGE`, or None if they must be read from the store.
+        """Return the plan's entries if they are in memory, or None if they must be read from the store with `stored`.
+
+        Return `AT_END` if no entry is left, `NO_MEMORY` if the memory budget is exhausted, `STATE_TOO_LARGE` if the
+        cursor state is too large to be stored.
         """
         if plan.replay is not None:
             return self._replay_cached(plan)
@@ -139,7 +148,9 @@ class EntryReads:
         return None if run is None else (run,)
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
-        """Yield the entries of the plan from the store; None at the end if not all could be read. Raises StoreError."""
+        """Yield the plan's entries from the store. A final None means that some entries could not be read now. Raises
+        StoreError.
+        """
         if plan.replay is not None:
             async for run in self._replay_stored(plan):
                 yield run
@@ -157,7 +168,9 @@ class EntryReads:
                 yield next_run
 
     async def _read_due(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
-        """Read due entries. Those that are not read, or all if this raises StoreError, remain due."""
+        """Read due entries. Unread entries return to the index of delayed entries, and all entries after a
+        StoreError.
+        """
         try:
             runs, unread = await read_due(self._cursor.ledger, due, plan.max_bytes)
         except StoreError:
@@ -180,7 +193,7 @@ class EntryReads:
     def next_to_scan(self, position: Position) -> Position | None:
         return self._second.next_position(position, self._delayed.held_back)
 
-    # --- once more ---------------------------------------------------------------------------------------------------
+    # --- replays and rescans -----------------------------------------------------------------------------------------
 
     def _replay_cached(self, plan: ReadPlan) -> list[EntryRun] | None:
         runs: list[EntryRun] = []
@@ -226,7 +239,6 @@ class EntryReads:
             raise failed_reads.whole_ledger(self._cursor.ledger.ledgers, position.ledger_id, error) from error
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """Return existing unacknowledged positions of the plan as (ledger id, first, last) of consecutive entries."""
         spans: list[tuple[int, int, int]] = []
         state = self._cursor.state
         for ledger_id, entry_id in plan.replay or ():

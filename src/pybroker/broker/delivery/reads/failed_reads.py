@@ -1,4 +1,4 @@
-"""Handling of failed reads of one subscription: a retry after a delay, or skipping entries that can never be read."""
+"""Handling of failed reads of one subscription: retry, or skip permanently unreadable entries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
-REMEDY = "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand"
-"""How an operator ends a permanent failure."""
+REMEDY = "; to continue after the unreadable entries, set autoSkipNonRecoverableData=true or skip them (pulsar-admin)"
+"""Remedy for a permanent read failure, appended to the log message."""
 
 
 class FailedReads:
-    """Invariant: while `count` is 0, the last read succeeded and there is nothing to report."""
+    """Counter of consecutive failed reads. Invariant: `count` is 0 exactly if the last read succeeded."""
 
     def __init__(self, topic: TopicContext, subscription: str) -> None:
         self._topic = topic
@@ -29,7 +29,7 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first one. Return the seconds until the next attempt."""
+        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt."""
         self.count += 1
         self.reason = str(error)
         if self.count == 1:
@@ -43,7 +43,7 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Return the entries at the cursor that can never be read; None if a read may succeed later."""
+    """Return the permanently unreadable entries at the cursor, or None if a later read may succeed."""
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -55,10 +55,10 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Skip unreadable entries, if all are acknowledged or the configuration allows it. Return whether reading can
-    continue.
+    """Move the read position past unreadable entries. Return whether reading can continue.
 
-    `skip` acknowledges entries of a ledger; None if the configuration (`autoSkipNonRecoverableData`) does not allow it.
+    If some of these entries are unacknowledged, `skip` acknowledges them. `skip` is None if the configuration
+    (`autoSkipNonRecoverableData`) does not allow skipping; then reading cannot continue.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

@@ -1,1 +1,1 @@
-"""Commands about what the brokers of a cluster share. `metadata` calls no broker."""
+"""Commands for a cluster: its brokers, and the metadata that they share. `metadata` calls no broker."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  (it has no public name)
 
 MAX_PATHS = 20
-"""Paths of differing documents that the text names; JSON has all."""
+"""Maximum number of paths of differing documents in the text output; JSON output has all."""
 METADATA_FILE, METADATA_MARK = "metadata.db", "metadata.end"
 _REPORT_EVERY_S = 2.0
 _KEY_OF_OPTION = {
@@ -40,9 +40,9 @@ class Use(Enum):
     READ = "read"
     """Read a copy, because opening converts metadata of an earlier layout; refuse a new directory."""
     SIMULATE = "simulate"
-    """Read a copy; take a new directory for an empty one."""
+    """Read a copy; treat a new directory as an empty one."""
     CHANGE = "change"
-    """Change the metadata; create them in a new directory."""
+    """Change the metadata; create it in a new directory."""
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def add_transfer_commands(commands: Commands) -> None:
 
 
 def store_configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Raises ConfigError."""
+    """Return the configuration with which to open the metadata store. Raises ConfigError."""
     from pybroker.config import Problems, read  # noqa: PLC0415
 
     problems = Problems()

@@ -1,4 +1,4 @@
-"""`pybroker backup`: back up the stored data of a broker while it runs, list and verify backups."""
+"""`pybroker backup`: Back up the stored data of a running broker, list backups, or verify one."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def run_told(work: Any, *arguments: Any) -> Any:
 
 
 class _Renewal:
-    """Renews the broker's data snapshot while its files are copied."""
+    """Renews the broker's data snapshot while its files are copied, so that the snapshot does not expire."""
 
     def __init__(self, rest: AdminRest, path: str, lasts_s: float) -> None:
         self._rest = rest

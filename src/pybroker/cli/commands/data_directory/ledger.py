@@ -169,7 +169,7 @@ def _property(text: str) -> tuple[str, str]:
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Raises ConfigError."""
+    """Return the configuration of the metadata store and BookKeeper. Raises ConfigError."""
     from pybroker.config import Problems, read  # noqa: PLC0415  (so that --help answers at once)
 
     problems = Problems()
@@ -180,7 +180,10 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
 
 
 def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
-    """Raises ConfigError if both a directory and a metadata store are given, or neither."""
+    """Return whether the command is for ledgers on BookKeeper.
+
+    Raises ConfigError if both a directory and a metadata store are given, or neither.
+    """
     from pybroker.config import ConfigError  # noqa: PLC0415
 
     has_store = options.metadata_store is not None or options.config is not None or bool(options.set)
@@ -200,7 +203,7 @@ def _topic(text: str) -> TopicName:
     except InvalidTopicName as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if not topic.is_persistent:
-        raise argparse.ArgumentTypeError("a persistent topic is needed: others have no ledgers")
+        raise argparse.ArgumentTypeError("give a persistent topic: non-persistent topics have no ledgers")
     return topic
 
 

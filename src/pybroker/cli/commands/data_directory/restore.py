@@ -1,4 +1,4 @@
-"""`pybroker restore`: make a data directory from a backup."""
+"""`pybroker restore`: Create a data directory from a backup."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class MapWriter(Writer):
         self._value = value
 
     def write(self, array: pa.MapArray) -> Pieces:
-        # Cast first, because the keys of a sliced map array are those of the whole array.
+        # Cast first, because a sliced map array has the keys of the whole array.
         entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
         lengths = numbers(entries.value_lengths())
         keys, values = entries.flatten().flatten()

@@ -20,7 +20,7 @@ class Misfit(ValueError):
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the equivalent type with the usual layout, as `usual` converts to."""
+    """Return the equivalent type with the usual memory layout, to which `usual` converts."""
     if pa.types.is_dictionary(arrow_type):
         return plain_type(arrow_type.value_type)
     if pa.types.is_large_string(arrow_type) or pa.types.is_string_view(arrow_type):
