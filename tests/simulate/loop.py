@@ -170,17 +170,17 @@ class SimulatedLoop(SteppedLoop):
                 self._ready.append(handle)  # type: ignore[attr-defined]
         for timer in sorted(timers, key=lambda each: each.when()):
             timer._cancelled = False
-            if timer._scheduled:
+            if timer._scheduled:  # type: ignore[attr-defined]
                 self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
             else:
-                timer._scheduled = True
+                timer._scheduled = True  # type: ignore[attr-defined]
                 heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
 
     def _park(self, process: Process, handle: asyncio.Handle) -> None:
         """Keep `handle` from running. The loop takes it for a cancelled one."""
         handle._cancelled = True
         process.parked.append(handle)
-        if isinstance(handle, asyncio.TimerHandle) and handle._scheduled:
+        if isinstance(handle, asyncio.TimerHandle) and handle._scheduled:  # type: ignore[attr-defined]
             self._timer_cancelled_count += 1  # type: ignore[attr-defined]
 
     def end(self, process: Process) -> None:

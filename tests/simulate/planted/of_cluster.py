@@ -18,9 +18,10 @@ from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.registered_brokers import RegisteredBrokers
 from pybroker.cluster.ownership import bundle_ownership
 from pybroker.cluster.ownership.assignment import NextStep
-from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner, OwnerKind, decoded_document
+from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner, OwnerKind
 from pybroker.cluster.ownership.held_bundles import BundleState, HeldBundles
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
+from pybroker.cluster.ownership.owner_document import decoded_document, own_document
 from pybroker.errors import BadVersionError, MetadataError
 from pybroker.metadata.metadata_store import ANY_VERSION, Put
 from pybroker.metadata.session_report import SessionEvent
@@ -104,7 +105,7 @@ def a_document_of_an_earlier_session_counts_as_own(patch: pytest.MonkeyPatch) ->
 
     async def create(self: BundleOwnership, bundle: NamespaceBundle) -> int | None:
         try:
-            value = bundle_ownership.own_document(self.registry.own_broker, self._session_mark)
+            value = own_document(self.registry.own_broker, self._session_mark)
             return await self._store.put_for_session(bundle.path, value)
         except BadVersionError:
             found = await self._store.get(bundle.path)
