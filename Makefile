@@ -67,7 +67,7 @@ help:
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
 	@echo 'make sample-directories    sample data directories that do not exist yet, made by the brokers of their commits'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
-	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
+	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small; ARGS="--cluster" several brokers'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times below the client, and 100 times below topics; nothing confirmed is lost'
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'

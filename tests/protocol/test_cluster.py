@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pulsar
+from tests.support.cluster_brokers import FixedRegistry
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -199,6 +200,23 @@ async def _rest_calls_are_redirected() -> None:
         assert await rest(other, "GET", f"{NAMESPACE}/topics") == (200, [])
 
 
+def test_rest_calls_without_a_leader_reach_the_chosen_broker() -> None:
+    asyncio.run(_rest_calls_without_a_leader())
+
+
+async def _rest_calls_without_a_leader() -> None:
+    """Each broker chooses the other one, which must not choose again."""
+    async with modelled_cluster() as cluster:
+        one, other = cluster.brokers
+        for each, chosen in ((one, other), (other, one)):
+            assert each.service.ownership is not None
+            registry = each.service.ownership.registry
+            assert isinstance(registry, FixedRegistry)
+            registry.leader_id = ""
+            registry.choose = lambda _bundle, chosen=chosen: chosen.registered  # type: ignore[misc]
+        assert (await rest(one, "PUT", ADMIN))[0] == 204
+
+
 def test_unload_transfer_and_split_keep_clients_and_messages() -> None:
     asyncio.run(_moves())
 
@@ -303,6 +321,57 @@ async def _lost_session() -> None:
         assert received.data() == b"after"
         assert owner(cluster) is two
         await until(lambda: _is_healthy(one))
+
+
+def test_closing_after_a_lost_session_leaves_topics_of_the_next_session() -> None:
+    asyncio.run(_renewed_session())
+
+
+async def _renewed_session() -> None:
+    """A topic takes long to close, and meanwhile the next session serves the bundle again."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producers = [await asyncio.to_thread(client.create_producer, name) for name in (TOPIC, f"{TOPIC}-2")]
+        loaded = one.service.loaded.persistent
+        slow, before = loaded[f"{TOPIC}-2"], loaded[TOPIC]
+        close, may_close, is_closed = slow.close, asyncio.Event(), asyncio.Event()
+
+        async def close_late() -> None:
+            await may_close.wait()
+            await close()
+            is_closed.set()
+
+        slow.close = close_late  # type: ignore[method-assign]
+        one.store.lose()
+        await one.store.end_past_sessions()
+        one.store.renew()
+        await asyncio.to_thread(producers[0].send, b"after")
+        again = loaded[TOPIC]
+        assert again is not before
+        may_close.set()
+        await is_closed.wait()
+        for _ in range(10):
+            await asyncio.to_thread(producers[0].send, b"still")
+            await asyncio.to_thread(producers[1].send, b"again")
+        assert loaded[TOPIC] is again
+
+
+def test_topic_that_waits_for_its_closing_is_loaded_again() -> None:
+    asyncio.run(_waiting_topic())
+
+
+async def _waiting_topic() -> None:
+    """After a lost session, topics are fenced at once, and closed some at a time."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producer = await asyncio.to_thread(client.create_producer, TOPIC)
+        await asyncio.to_thread(producer.send, b"before")
+        fenced = one.service.loaded.persistent[TOPIC]
+        fenced.fence()
+        await asyncio.to_thread(producer.send, b"after")
+        assert one.service.loaded.persistent[TOPIC] is not fenced
+        await one.service.topics.unload(fenced)
+        await asyncio.to_thread(producer.send, b"later")
 
 
 def _is_healthy(broker: ClusterBroker) -> bool:

@@ -464,13 +464,20 @@ class ZooKeeperMetadataStore(MetadataStore):
             paths = [*reversed(await self._paths_below(path)), path]
             count += sum(value is not None for value in await self.values_of(paths))
             for start in range(0, len(paths), BATCH_READS):
-                # ZooKeeper performs the requests of one connection in their order.
-                async with asyncio.TaskGroup() as group:
-                    for each in paths[start : start + BATCH_READS]:
-                        group.create_task(self._drop_node(each))
+                await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
         raise StoreError(f"{path} is being changed by other brokers, try again")
+
+    async def _drop_nodes(self, paths: Sequence[str]) -> None:
+        """Raises the first StoreError instead of a group."""
+        try:
+            # ZooKeeper performs the requests of one connection in their order.
+            async with asyncio.TaskGroup() as group:
+                for each in paths:
+                    group.create_task(self._drop_node(each))
+        except* StoreError as failures:
+            raise failures.exceptions[0] from failures
 
     async def _drop_node(self, path: str) -> None:
         """Delete the node in any version, unless it has children again."""

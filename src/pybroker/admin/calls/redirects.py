@@ -128,6 +128,9 @@ def _to(
     if not owner.urls.http_url and not owner.urls.http_url_tls:
         kind = "topic" if isinstance(subject, TopicName) else "bundle"
         raise AdminError(412, f"Failed to find ownership for {kind}:{subject}")
+    if owner.kind is OwnerKind.REDIRECT:
+        # Without a leader, each broker decides: the chosen one must not choose again.
+        return redirect_with(call, owner.urls, is_authoritative=owner.is_authoritative, path=path)
     return redirect(call, ownership, owner.urls, path)
 
 

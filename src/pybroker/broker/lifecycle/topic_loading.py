@@ -173,6 +173,9 @@ class TopicLoading:
             async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds) as deadline:
                 load.step = CLOSES
                 await self._closing.closed(key)
+                if (fenced := self._topics.get(key)) is not None:
+                    # A topic of a lost session waits for its closing, and its bundle belongs to this broker again.
+                    await self._closing.unload(fenced)
                 load.step = OPENS
                 ledger = await self._open_ledger(name, load.may_create)
                 await added_entry_metadata.restore(ledger, self._broker_context.added_metadata)

@@ -231,7 +231,7 @@ class BundleOwnership:
             found = await self.present_owner(bundle, listener_name)
             if found is not None:
                 return found
-            registry, leader = self.registry, self.registry.leader()
+            registry, leader = self.registry, self._other_leader()
             step = next_step(
                 is_authoritative=is_authoritative, is_leader=registry.is_leader(), knows_leader=leader is not None
             )
@@ -247,6 +247,14 @@ class BundleOwnership:
                 )
             await self.acquire(bundle)
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
+
+    def _other_leader(self) -> RegisteredBroker | None:
+        """Return the leader if it is another broker.
+
+        After a lost session, the value may still name this broker, which is not the leader: a redirect to itself would never end.
+        """
+        leader = self.registry.leader()
+        return None if leader is None or leader.broker_id == self.registry.own_broker.broker_id else leader
 
     async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
         """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError."""
