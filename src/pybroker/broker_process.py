@@ -652,6 +652,7 @@ class Broker:
         is_clean = True
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                await self.service.end_transactions()
                 await self._leave_cluster()
                 await self.service.hand_over()
                 self.listener.stop_reading()

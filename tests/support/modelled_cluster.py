@@ -145,7 +145,9 @@ class ModelledCluster:
 async def modelled_cluster(
     brokers: int = 2, *, has_membership: bool = False, **settings: Any
 ) -> AsyncIterator[ModelledCluster]:
-    """Started brokers. Without membership, the first is the leader and the test chooses the owners of bundles."""
+    """Run a cluster for the block. `settings` are attributes of `BrokerConfig`. Without membership, the first broker is the
+    leader, and the test chooses the owners of bundles.
+    """
     cluster = ModelledCluster()
     resources = Resources(SharedSession(cluster.tree))
     await resources.load()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
@@ -27,7 +28,7 @@ from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.lifecycle.bundle_handover import HANDOVER_SHARE, BundleHandover
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
-from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
+from pybroker.broker.lifecycle.cluster_lookups import ClusterLookups, LookupAnswer
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -53,6 +54,7 @@ from pybroker.broker.transactions.participation import TakingPart
 from pybroker.cluster.broker_client_access import broker_client_access
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
+from pybroker.cluster.ownership.broker_probes import BrokerProbes
 from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -163,6 +165,7 @@ class BrokerService:
         self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
         LiveSettings(self.dynamic, broker_context, policy_changes)
         self._health = HealthCheck(runtime, metadata_store, presence, topics)
+        self.cluster_lookups: ClusterLookups | None = None
         self._metadata_requests = 0
         self._cluster_client: PulsarClient | None = None
 
@@ -170,10 +173,12 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        self._unattended: UnattendedCoordinators | None = None
         self._java_snapshots: JavaTransactionSnapshots | None = None
         if ledgers.store.has_pulsar_layout:
-            self._java_snapshots = JavaTransactionSnapshots(topics)
+            self._java_snapshots = JavaTransactionSnapshots(topics, ledgers)
             broker_context.announce_transactions = self._java_snapshots.announce
+            broker_context.java_transactions_from = self._java_snapshots.start_of
 
     def keep_topic_policies_in_system_topics(self) -> None:
         """Store topic policies in `__change_events`, as Java brokers do. Must be called before the first topic is
@@ -190,20 +195,25 @@ class BrokerService:
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(
-        self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool = False
+        self,
+        topic: TopicName,
+        listener_name: str | None,
+        *,
+        is_authoritative: bool = False,
+        parking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> LookupAnswer:
         """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
         namespace is missing.
 
         In a cluster, this broker may acquire the bundle, and does so if the request is authoritative. Also raises
-        MetadataError, ServiceNotReady, StoreError.
+        MetadataError, ServiceNotReady, StoreError. `parking` is entered while the lookup waits for the end of a lost owner.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
-            if self.ownership is not None:
-                answer = await cluster_lookup(
-                    self.ownership, self.presence, topic, listener_name, is_authoritative=is_authoritative
+            if self.cluster_lookups is not None:
+                answer = await self.cluster_lookups.answer(
+                    topic, listener_name, parking, is_authoritative=is_authoritative
                 )
                 self.runtime.stats.lookup_redirects += answer.is_redirect
                 return answer
@@ -301,6 +311,8 @@ class BrokerService:
         self.other_brokers = others = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
+        probes = BrokerProbes(self.runtime.clock, self.broker_context.tasks)
+        self.cluster_lookups = ClusterLookups(ownership, self.presence, probes, self.runtime.clock)
         self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         self.transactions.ownership = ownership
@@ -308,8 +320,8 @@ class BrokerService:
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
         await ownership.start()
-        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
-        self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
+        self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
+        self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")
         return others
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
@@ -334,6 +346,11 @@ class BrokerService:
                 await handover.run()
         except TimeoutError:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
+
+    async def end_transactions(self) -> None:
+        """Abort the open transactions if only Java brokers stay in the cluster. `tell_clients` follows."""
+        if self._unattended is not None:
+            await self._unattended.end_before_stop()
 
     async def tell_clients(self) -> None:
         """Reject new clients, notify the clients of all topics, and wait until received messages are stored and

@@ -16,7 +16,7 @@ from pybroker.cluster.bundles import find_bundle
 from pybroker.config import dump
 from pybroker.config.dynamic import dynamic_names
 from pybroker.errors import AdminError, ServiceNotReady
-from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
+from pybroker.metadata.metadata_paths import LEDGERS, MANAGED_LEDGERS
 from pybroker.version import __version__
 
 BASE = "/admin/v2/brokers"
@@ -180,7 +180,7 @@ async def get_internal_configuration(call: Call) -> Response:
             "configurationStoreServers": configuration_url,
             "metadataStoreUrl": url,
             "configurationMetadataStoreUrl": configuration_url,
-            "ledgersRootPath": MANAGED_LEDGERS,
+            "ledgersRootPath": MANAGED_LEDGERS if call.broker.ownership is None else LEDGERS,
         }
     )
 

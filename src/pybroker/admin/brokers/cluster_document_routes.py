@@ -135,14 +135,14 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return, for each broker of the cluster, the isolation policies that match it."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return, for each broker of the cluster, the isolation policies that match it. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return the isolation policies that match a broker, which need not exist."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from enum import Enum
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.advertised_addresses import LookupResult
-from pybroker.cluster.broker_registry import BrokerRegistry
+from pybroker.cluster.broker_registry import BrokerRegistry, RegisteredBroker
 from pybroker.cluster.ownership.assignment import NextStep, next_step
 from pybroker.cluster.ownership.held_bundles import BundleState, HeldBundles
 from pybroker.cluster.ownership.namespace_bundle import (
@@ -98,6 +99,10 @@ class Owner(NamedTuple):
     kind: OwnerKind
     urls: LookupResult
     is_authoritative: bool
+    internal_url: str = ""
+    """The address for other brokers, whatever the listener of the client; empty for HERE."""
+    is_pybroker: bool = True
+    """False for a Java broker that has the bundle."""
 
 
 class BundleUnloading(MetadataError):
@@ -130,6 +135,7 @@ class BundleOwnership:
         self._locks: KeyedLock[NamespaceBundle] = KeyedLock()
         self._tasks = TaskOwner("ownership")
         self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
+        self._waiters: dict[NamespaceBundle, asyncio.Event] = {}
         self._changes = 0  # of any document: a value that was read before is not cached after it
         self.is_leaving = False
         """Set before the bundles are handed over: no bundle is acquired any more."""
@@ -225,22 +231,30 @@ class BundleOwnership:
             found = await self.present_owner(bundle, listener_name)
             if found is not None:
                 return found
-            registry, leader = self.registry, self.registry.leader()
+            registry, leader = self.registry, self._other_leader()
             step = next_step(
                 is_authoritative=is_authoritative, is_leader=registry.is_leader(), knows_leader=leader is not None
             )
             if step is NextStep.ASK_LEADER and leader is not None:
-                return Owner(OwnerKind.REDIRECT, urls_of_broker(leader, listener_name), False)
+                return _redirect(leader, listener_name, is_authoritative=False)
             if step is NextStep.CHOOSE:
                 chosen = await registry.choose_broker(str(bundle))
                 if chosen.broker_id != registry.own_broker.broker_id:
-                    return Owner(OwnerKind.REDIRECT, urls_of_broker(chosen, listener_name), True)
+                    return _redirect(chosen, listener_name, is_authoritative=True)
             if self.is_leaving:
                 raise ServiceNotReady(
                     f"this broker is stopping and does not acquire bundle {bundle}; look the topic up again"
                 )
             await self.acquire(bundle)
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
+
+    def _other_leader(self) -> RegisteredBroker | None:
+        """Return the leader if it is another broker.
+
+        After a lost session, the value may still name this broker, which is not the leader: a redirect to itself would never end.
+        """
+        leader = self.registry.leader()
+        return None if leader is None or leader.broker_id == self.registry.own_broker.broker_id else leader
 
     async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
         """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError."""
@@ -260,7 +274,9 @@ class BundleOwnership:
                 f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
                 " look the topic up again"
             )
-        return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True)
+        urls = urls_of_document(document, listener_name)
+        internal_url = document.native_url or document.native_url_tls or ""
+        return Owner(OwnerKind.OTHER, urls, True, internal_url, document.pybroker_session is not None)
 
     async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
         """Return the address in the stored document of a bundle that this broker serves, if another program wrote it.
@@ -277,11 +293,27 @@ class BundleOwnership:
         document = decoded_document(bundle.path, found.value)
         return None if document.pybroker_session == mark else document.native_url or document.native_url_tls or ""
 
+    async def is_at_java_broker(self, bundle: NamespaceBundle) -> bool:
+        """Return whether a Java broker owns `bundle`. Raises MetadataError, StoreError."""
+        if self.serves(bundle):
+            return False
+        document = self._documents.get(bundle) or await self._read_document(bundle)
+        return document is not None and document.pybroker_session is None
+
     def _is_own(self, document: OwnerDocument) -> bool:
         own = self.registry.own_broker
         if own.broker_service_url and document.native_url:
             return document.native_url == own.broker_service_url
         return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
+
+    async def document_changed(self, bundle: NamespaceBundle, timeout_s: float) -> None:
+        """Wait until the ownership document of `bundle` changes, at most `timeout_s`."""
+        waiter = self._waiters.get(bundle)
+        if waiter is None:
+            waiter = self._waiters[bundle] = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await waiter.wait()
 
     def _broker_of_heartbeat(self, namespace: NamespaceName) -> str | None:
         return namespace.local_name if system_topics.is_heartbeat_namespace(namespace) else None
@@ -292,7 +324,7 @@ class BundleOwnership:
         broker = self.registry.brokers().get(broker_id)
         if broker is None:
             raise ServiceNotReady(f"broker {broker_id} is not running, so its health check topic has no owner")
-        return Owner(OwnerKind.OTHER, urls_of_broker(broker, listener_name), True)
+        return _redirect(broker, listener_name, is_authoritative=True)._replace(kind=OwnerKind.OTHER)
 
     async def _read_document(self, bundle: NamespaceBundle) -> OwnerDocument | None:
         changes = self._changes
@@ -475,12 +507,17 @@ class BundleOwnership:
         if bundle is None:
             return
         self._documents.pop(bundle, None)
+        if (waiter := self._waiters.pop(bundle, None)) is not None:
+            waiter.set()
         if self.held.serves(bundle):
             self._tasks.start(self._verify([bundle]), f"verify {bundle}")
 
     def _documents_missed(self) -> None:
         self._changes += 1
         self._documents.clear()
+        for waiter in self._waiters.values():
+            waiter.set()
+        self._waiters.clear()
         if owned := self.owned_bundles():
             self._tasks.start(self._verify(owned), "verify")
 
@@ -530,6 +567,11 @@ class BundleOwnership:
             if not self._fencing:
                 self._fenced.set()
         await self._topics.close(lost)
+
+
+def _redirect(broker: RegisteredBroker, listener_name: str | None, *, is_authoritative: bool) -> Owner:
+    internal_url = broker.broker_service_url or broker.broker_service_url_tls
+    return Owner(OwnerKind.REDIRECT, urls_of_broker(broker, listener_name), is_authoritative, internal_url)
 
 
 def _mark_of(value: bytes) -> str | None:
