@@ -515,7 +515,7 @@ def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> No
 
 
 async def _parked_lookup() -> None:
-    async with modelled_cluster() as cluster:
+    async with modelled_cluster(max_concurrent_requests_per_connection=2) as cluster:
         one, two = cluster.brokers
         lookups = one.service.cluster_lookups
         assert lookups is not None
@@ -532,6 +532,16 @@ async def _parked_lookup() -> None:
             if not asked.done():
                 break
             assert asked.result()["brokerServiceUrl"] == killed_url
+        # Parked lookups do not count as unanswered requests, so the connection continues.
+        busy = RawClient(one.registered.broker_service_url)
+        await asyncio.to_thread(busy.connect)
+        for number in range(3):
+            busy.send(pb.BaseCommand.LOOKUP, topic=TOPIC, request_id=100 + number)
+        await until(lambda: lookups.parked == 4, 0.01)
+        answer = await asyncio.to_thread(busy.request, pb.BaseCommand.PARTITIONED_METADATA, topic=TOPIC)
+        assert answer["type"] == "PARTITIONED_METADATA_RESPONSE"
+        busy.close()
+        await until(lambda: lookups.parked == 1, 0.01)
         await two.store.end_past_sessions()
         found = await asked
         assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)
