@@ -11,11 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pulsar
+from tests.support.cluster_brokers import FixedRegistry
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+from pybroker.client import connect
 from pybroker.cluster.bundles import hash_position
+from pybroker.transactions.coordinators import DEFAULT_COORDINATORS, partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/orders"
@@ -197,6 +200,23 @@ async def _rest_calls_are_redirected() -> None:
         assert await rest(other, "GET", f"{NAMESPACE}/topics") == (200, [])
 
 
+def test_rest_calls_without_a_leader_reach_the_chosen_broker() -> None:
+    asyncio.run(_rest_calls_without_a_leader())
+
+
+async def _rest_calls_without_a_leader() -> None:
+    """Each broker chooses the other one, which must not choose again."""
+    async with modelled_cluster() as cluster:
+        one, other = cluster.brokers
+        for each, chosen in ((one, other), (other, one)):
+            assert each.service.ownership is not None
+            registry = each.service.ownership.registry
+            assert isinstance(registry, FixedRegistry)
+            registry.leader_id = ""
+            registry.choose = lambda _bundle, chosen=chosen: chosen.registered  # type: ignore[misc]
+        assert (await rest(one, "PUT", ADMIN))[0] == 204
+
+
 def test_unload_transfer_and_split_keep_clients_and_messages() -> None:
     asyncio.run(_moves())
 
@@ -301,6 +321,57 @@ async def _lost_session() -> None:
         assert received.data() == b"after"
         assert owner(cluster) is two
         await until(lambda: _is_healthy(one))
+
+
+def test_closing_after_a_lost_session_leaves_topics_of_the_next_session() -> None:
+    asyncio.run(_renewed_session())
+
+
+async def _renewed_session() -> None:
+    """A topic takes long to close, and meanwhile the next session serves the bundle again."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producers = [await asyncio.to_thread(client.create_producer, name) for name in (TOPIC, f"{TOPIC}-2")]
+        loaded = one.service.loaded.persistent
+        slow, before = loaded[f"{TOPIC}-2"], loaded[TOPIC]
+        close, may_close, is_closed = slow.close, asyncio.Event(), asyncio.Event()
+
+        async def close_late() -> None:
+            await may_close.wait()
+            await close()
+            is_closed.set()
+
+        slow.close = close_late  # type: ignore[method-assign]
+        one.store.lose()
+        await one.store.end_past_sessions()
+        one.store.renew()
+        await asyncio.to_thread(producers[0].send, b"after")
+        again = loaded[TOPIC]
+        assert again is not before
+        may_close.set()
+        await is_closed.wait()
+        for _ in range(10):
+            await asyncio.to_thread(producers[0].send, b"still")
+            await asyncio.to_thread(producers[1].send, b"again")
+        assert loaded[TOPIC] is again
+
+
+def test_topic_that_waits_for_its_closing_is_loaded_again() -> None:
+    asyncio.run(_waiting_topic())
+
+
+async def _waiting_topic() -> None:
+    """After a lost session, topics are fenced at once, and closed some at a time."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producer = await asyncio.to_thread(client.create_producer, TOPIC)
+        await asyncio.to_thread(producer.send, b"before")
+        fenced = one.service.loaded.persistent[TOPIC]
+        fenced.fence()
+        await asyncio.to_thread(producer.send, b"after")
+        assert one.service.loaded.persistent[TOPIC] is not fenced
+        await one.service.topics.unload(fenced)
+        await asyncio.to_thread(producer.send, b"later")
 
 
 def _is_healthy(broker: ClusterBroker) -> bool:
@@ -409,6 +480,62 @@ async def _killed_owner() -> None:
             sum(len(each.service.loaded.persistent) for each in (one, two, three) if each is not victim) == PARTITIONS
         )
         await asyncio.to_thread(client.close)
+
+
+def test_former_owner_of_transaction_coordinator_leads_clients_to_new_lookup() -> None:
+    asyncio.run(_moved_coordinator())
+
+
+async def _moved_coordinator() -> None:
+    async with modelled_cluster(transaction_coordinator_enabled=True) as cluster:
+        one, two = cluster.brokers
+        topic = str(partition_of(0))
+        await look_up(one, topic, authoritative=True)
+        raw = RawClient(one.registered.broker_service_url)
+        await asyncio.to_thread(raw.connect)
+        await asyncio.to_thread(raw.request, pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+        opened = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+        assert "error" not in opened
+        async with connect(one.registered.broker_service_url) as client:
+            for _ in range(DEFAULT_COORDINATORS):  # of each coordinator
+                await (await client.transaction()).abort()
+            _, bundle = await rest(one, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}/bundle")
+            path = f"/admin/v2/namespaces/pulsar/system/{bundle}/unload?destinationBroker={two.registered.broker_id}"
+            assert await rest(one, "PUT", path) == (204, None)
+            # The Java client looks a coordinator up again after this error only.
+            refused = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+            assert refused["error"] == "TransactionCoordinatorNotFound"
+            for _ in range(DEFAULT_COORDINATORS):
+                await (await client.transaction()).abort()
+        raw.close()
+
+
+def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> None:
+    asyncio.run(_parked_lookup())
+
+
+async def _parked_lookup() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        lookups = one.service.cluster_lookups
+        assert lookups is not None
+        await look_up(two, authoritative=True)
+        killed_url = two.registered.broker_service_url
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url
+        await asyncio.sleep(0.2)  # a probe that `kill` would leave half open
+        assert not lookups.parked, "the owner accepts connections"
+        await two.kill()
+        cluster.chosen = 0
+        while True:  # until a probe has failed, lookups lead to the killed broker
+            asked = asyncio.create_task(look_up(one))
+            await until(lambda asked=asked: lookups.parked or asked.done(), 0.01)  # type: ignore[misc]
+            if not asked.done():
+                break
+            assert asked.result()["brokerServiceUrl"] == killed_url
+        await two.store.end_past_sessions()
+        found = await asked
+        assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)
+        assert not lookups.parked
 
 
 def _subscribe(client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Consumer]:

@@ -172,6 +172,7 @@ async def test_a_broker_is_stopped_by_whoever_runs_it(broker: MemoryBroker) -> N
     asked = asyncio.Event()
     broker.service.request_stop = asked.set
     assert (await broker.rest("POST", "/brokers/shutdown?maxConcurrentUnloadPerSec=10")).status == 204
+    assert broker.service.handovers_per_s == 10
     assert asked.is_set()
 
 

@@ -34,6 +34,7 @@ from pybroker.metadata.metadata_store import (
     Delete,
     MetadataStore,
     Missed,
+    NodeTimes,
     Put,
     SessionListener,
     Versioned,
@@ -190,6 +191,10 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def get(self, path: str) -> Versioned | None:
         node = await self._node(path)
         return None if node is None or _is_inner(*node) else Versioned(node[0], node[1].version)
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        node = await self._node(path)
+        return None if node is None else NodeTimes(node[1].ctime_ms, node[1].mtime_ms)
 
     async def _node(self, path: str) -> tuple[bytes, Stat] | None:
         """Return value and stat of the node, also of an inner node; None if it does not exist."""
@@ -459,13 +464,20 @@ class ZooKeeperMetadataStore(MetadataStore):
             paths = [*reversed(await self._paths_below(path)), path]
             count += sum(value is not None for value in await self.values_of(paths))
             for start in range(0, len(paths), BATCH_READS):
-                # ZooKeeper performs the requests of one connection in their order.
-                async with asyncio.TaskGroup() as group:
-                    for each in paths[start : start + BATCH_READS]:
-                        group.create_task(self._drop_node(each))
+                await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
         raise StoreError(f"{path} is being changed by other brokers, try again")
+
+    async def _drop_nodes(self, paths: Sequence[str]) -> None:
+        """Raises the first StoreError instead of a group."""
+        try:
+            # ZooKeeper performs the requests of one connection in their order.
+            async with asyncio.TaskGroup() as group:
+                for each in paths:
+                    group.create_task(self._drop_node(each))
+        except* StoreError as failures:
+            raise failures.exceptions[0] from failures
 
     async def _drop_node(self, path: str) -> None:
         """Delete the node in any version, unless it has children again."""

@@ -22,6 +22,7 @@ from pybroker.version import __version__
 BASE = "/admin/v2/brokers"
 CONFIGURATION = BASE + "/configuration"
 BROKER = Query("brokerId", "id of a broker")
+SHUTDOWN = (Query("maxConcurrentUnloadPerSec", "bundles that are handed over per second; 0: no limit", int, 0),)
 
 TOPICS_PER_TURN = 256
 
@@ -35,7 +36,9 @@ def routes() -> list[Route]:
         route("GET", BASE + "/leaderBroker", get_leader),
         route("GET", BASE + "/backlog-quota-check", check_backlog_quotas),
         route("GET", BASE + "/internal-configuration", get_internal_configuration),
-        route("POST", BASE + "/shutdown", shut_down, answers={204: "The broker stops, as on SIGTERM"}),
+        route(
+            "POST", BASE + "/shutdown", shut_down, queries=SHUTDOWN, answers={204: "The broker stops, as on SIGTERM"}
+        ),
         route("GET", CONFIGURATION, list_dynamic_settings),
         route("GET", CONFIGURATION + "/runtime", get_runtime_settings),
         route("GET", CONFIGURATION + "/values", get_overrides),
@@ -183,12 +186,14 @@ async def get_internal_configuration(call: Call) -> Response:
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop the broker, as on SIGTERM: clients are disconnected, cursors are stored, and topics are closed
-    concurrently.
+    """Stop the broker, as on SIGTERM: clients reconnect elsewhere, cursors are written.
+
+    In a cluster, its bundles are handed over to other brokers first, at most `maxConcurrentUnloadPerSec` per second.
     """
     call.require_superuser()
     if call.broker.request_stop is None:
         raise AdminError(405, "This broker is embedded in another program. Stop it there.")
+    call.broker.handovers_per_s = max(0, call.query_integer("maxConcurrentUnloadPerSec", 0))
     call.broker.request_stop()
     return no_content()
 

@@ -12,7 +12,7 @@ from pybroker.admin.calls.served_at import ServedAt
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.cluster.ownership.bundle_ownership import Owner, OwnerKind
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
-from pybroker.errors import AdminError, MetadataError, ServiceNotReady, StoreError
+from pybroker.errors import AdminError
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import is_heartbeat_namespace
 from pybroker.transactions.coordinators import partition_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 AUTHORITATIVE = "authoritative"
 DESTINATION = "destinationBroker"
-EXPLAIN = "/explain"
 LARGEST = "LARGEST"
 """Text in place of a bundle in the path. The handler determines the bundle."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
@@ -46,7 +45,7 @@ async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> 
             return redirect(call, ownership, broker.addresses)
         case ServedAt.COORDINATOR:
             return await _to_coordinator(call, ownership)
-        case ServedAt.ANY:
+        case ServedAt.ANY | ServedAt.EXPLAINED:
             return None
 
 
@@ -56,12 +55,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
-    try:
-        owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
-    except (MetadataError, ServiceNotReady, StoreError):
-        if call.scope["path"].endswith(EXPLAIN):
-            return None  # the handler reports why the topic has no owner
-        raise
+    owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
     return _to(call, ownership, owner, name)
 
 
@@ -134,6 +128,9 @@ def _to(
     if not owner.urls.http_url and not owner.urls.http_url_tls:
         kind = "topic" if isinstance(subject, TopicName) else "bundle"
         raise AdminError(412, f"Failed to find ownership for {kind}:{subject}")
+    if owner.kind is OwnerKind.REDIRECT:
+        # Without a leader, each broker decides: the chosen one must not choose again.
+        return redirect_with(call, owner.urls, is_authoritative=owner.is_authoritative, path=path)
     return redirect(call, ownership, owner.urls, path)
 
 
