@@ -16,7 +16,9 @@ from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, model
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+from pybroker.client import connect
 from pybroker.cluster.bundles import hash_position
+from pybroker.transactions.coordinators import DEFAULT_COORDINATORS, partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/orders"
@@ -169,6 +171,10 @@ async def _rest_calls_are_redirected() -> None:
             status, stats = await rest(broker, "GET", f"{ADMIN}/stats")
             assert (status, stats["ownerBroker"]) == (200, other.registered.broker_id)
             assert await rest(broker, "GET", f"{NAMESPACE}/topics") == (200, [TOPIC])
+            _, places = await rest(broker, "GET", "/admin/v2/brokers/internal-configuration")
+            assert places["ledgersRootPath"] == "/ledgers"
+            status, _ = await rest(broker, "DELETE", "/admin/v2/bookies/racks-info/bookie:3181")
+            assert status == 404
             assert await rest(broker, "PUT", f"{ADMIN}/subscription/one") in (
                 (204, None),
                 (409, "Subscription already exists for topic"),
@@ -256,6 +262,34 @@ async def _moves() -> None:
         for broker in cluster.brokers:
             assert await rest(broker, "PUT", f"{NAMESPACE}/unload") == (204, None)
             await exchange()
+
+
+def test_leader_moves_a_bundle_of_a_java_broker_without_a_destination_in_the_redirect() -> None:
+    asyncio.run(_java_owner())
+
+
+async def _java_owner() -> None:
+    """A Java broker sends an unload with a destination to the leader: such a redirect would never end."""
+    java = {"nativeUrl": "pulsar://java:6650", "httpUrl": "http://java:8080", "disabled": False}
+    async with modelled_cluster() as cluster:
+        leader, other = cluster.brokers
+        _, bundle = await rest(leader, "GET", f"{LOOKUP}/bundle")
+        await leader.store.put(f"/namespace/public/default/{bundle}", json.dumps(java).encode())
+        path = f"{NAMESPACE}/{bundle}/unload"
+        for each in cluster.brokers:
+            with_destination = f"{path}?destinationBroker={other.registered.broker_id}"
+            status, location = await rest(each, "PUT", with_destination, follows=False)
+            assert status == 307, location
+            query = (
+                "authoritative=true"
+                if each is leader
+                else f"destinationBroker={other.registered.broker_id.replace(':', '%3A')}&authoritative=false"
+            )
+            assert location == f"http://java:8080{path}?{query}"
+        assert leader.service.ownership is not None
+        assert leader.service.ownership.registry.assigned == {  # type: ignore[attr-defined]
+            f"public/default/{bundle}": other.registered.broker_id
+        }
 
 
 def test_lost_session_closes_topics_and_another_broker_serves_them() -> None:
@@ -446,6 +480,62 @@ async def _killed_owner() -> None:
             sum(len(each.service.loaded.persistent) for each in (one, two, three) if each is not victim) == PARTITIONS
         )
         await asyncio.to_thread(client.close)
+
+
+def test_former_owner_of_transaction_coordinator_leads_clients_to_new_lookup() -> None:
+    asyncio.run(_moved_coordinator())
+
+
+async def _moved_coordinator() -> None:
+    async with modelled_cluster(transaction_coordinator_enabled=True) as cluster:
+        one, two = cluster.brokers
+        topic = str(partition_of(0))
+        await look_up(one, topic, authoritative=True)
+        raw = RawClient(one.registered.broker_service_url)
+        await asyncio.to_thread(raw.connect)
+        await asyncio.to_thread(raw.request, pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+        opened = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+        assert "error" not in opened
+        async with connect(one.registered.broker_service_url) as client:
+            for _ in range(DEFAULT_COORDINATORS):  # of each coordinator
+                await (await client.transaction()).abort()
+            _, bundle = await rest(one, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}/bundle")
+            path = f"/admin/v2/namespaces/pulsar/system/{bundle}/unload?destinationBroker={two.registered.broker_id}"
+            assert await rest(one, "PUT", path) == (204, None)
+            # The Java client looks a coordinator up again after this error only.
+            refused = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+            assert refused["error"] == "TransactionCoordinatorNotFound"
+            for _ in range(DEFAULT_COORDINATORS):
+                await (await client.transaction()).abort()
+        raw.close()
+
+
+def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> None:
+    asyncio.run(_parked_lookup())
+
+
+async def _parked_lookup() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        lookups = one.service.cluster_lookups
+        assert lookups is not None
+        await look_up(two, authoritative=True)
+        killed_url = two.registered.broker_service_url
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url
+        await asyncio.sleep(0.2)  # a probe that `kill` would leave half open
+        assert not lookups.parked, "the owner accepts connections"
+        await two.kill()
+        cluster.chosen = 0
+        while True:  # until a probe has failed, lookups lead to the killed broker
+            asked = asyncio.create_task(look_up(one))
+            await until(lambda asked=asked: lookups.parked or asked.done(), 0.01)  # type: ignore[misc]
+            if not asked.done():
+                break
+            assert asked.result()["brokerServiceUrl"] == killed_url
+        await two.store.end_past_sessions()
+        found = await asked
+        assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)
+        assert not lookups.parked
 
 
 def _subscribe(client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Consumer]:

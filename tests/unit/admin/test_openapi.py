@@ -229,7 +229,7 @@ async def test_calls_that_look_into_a_subscription_say_what_they_take(all_descri
         if path.startswith(f"{subscription}/") and "get" in operations
     }
     page, key = ["limit", "after"], ["key", "keyBase64"]
-    assert queries["/explain"] == [*key, "consumer", "messageId"]
+    assert queries["/explain"] == [*key, "consumer", "messageId", "authoritative"]
     assert queries["/hash"] == key
     assert queries["/unacked"] == ["consumer", *key, "hash", "minAgeMs", "withProperties", *page]
     assert queries["/drainingHashes"] == queries["/waiting"] == queries["/delayed"] == page
