@@ -17,7 +17,7 @@ SCRIPTS = [json.loads(line) for line in FAILED_ONCE.read_text().splitlines()]
 SEEDS_OF_A_TEST = 6
 
 
-@pytest.mark.parametrize("first", range(0, 18, SEEDS_OF_A_TEST))
+@pytest.mark.parametrize("first", range(0, 12, SEEDS_OF_A_TEST))
 def test_first_cluster_seeds(first: int) -> None:
     for seed in range(first, first + SEEDS_OF_A_TEST):
         findings = play_cluster_seed(seed).findings
@@ -26,7 +26,7 @@ def test_first_cluster_seeds(first: int) -> None:
 
 @pytest.mark.long
 def test_further_cluster_seeds() -> None:
-    for seed in range(18, 400):
+    for seed in range(12, 400):
         assert not play_cluster_seed(seed).findings, f"python -m tests.simulate --cluster --seeds 1 --seed {seed}"
 
 
@@ -38,7 +38,7 @@ def test_script_that_once_failed(known: dict[str, object]) -> None:
 def test_cluster_seed_is_the_same_in_any_process() -> None:
     command = (
         "from tests.simulate.cluster.cluster_outcome import play_cluster_seed as play;"
-        " print(*(play(seed).digest for seed in range(3)))"
+        " print(*(play(seed).digest for seed in range(2)))"
     )
     said = [
         subprocess.run(
@@ -52,4 +52,4 @@ def test_cluster_seed_is_the_same_in_any_process() -> None:
         for hashes in ("1", "2")
     ]
     assert said[0] == said[1]
-    assert len(set(said[0].split())) == 3
+    assert len(set(said[0].split())) == 2

@@ -88,18 +88,6 @@ def a_new_session_does_not_wait_for_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BundleOwnership, "holds_session", lambda self: self._store.holds_session())
 
 
-def an_acquisition_of_an_earlier_session_counts(patch: pytest.MonkeyPatch) -> None:
-    def created(self: HeldBundles[Any], bundle: Any, session: int, version: int) -> bool:
-        held = self._held.get(bundle)
-        if held is None:
-            self.begin_acquire(bundle)
-            held = self._held[bundle]
-        held.state, held.version = BundleState.OWNED, version
-        return True
-
-    patch.setattr(HeldBundles, "created", created)
-
-
 def a_document_of_an_earlier_session_counts_as_own(patch: pytest.MonkeyPatch) -> None:
     """After a restart, or in the next session, the broker takes what it left for what it owns."""
 
@@ -356,7 +344,6 @@ CLUSTER_BUGS = (
     ownership_does_not_ask_for_the_session,
     topics_of_a_lost_session_stay_open,
     a_new_session_does_not_wait_for_fencing,
-    an_acquisition_of_an_earlier_session_counts,
     a_document_of_an_earlier_session_counts_as_own,
     the_loser_of_a_race_serves_the_bundle,
     a_lookup_takes_a_bundle_without_its_document,
