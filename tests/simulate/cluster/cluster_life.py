@@ -21,6 +21,7 @@ from tests.simulate.loop import SimulatedLoop
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
 from pybroker.bookkeeper.zookeeper_metadata import ZooKeeperBookies, ZooKeeperLedgerMetadata
 from pybroker.bookkeeper_store.bookkeeper_stores import LEDGERS_ROOT, BookKeeperStores, bookkeeper_options
+from pybroker.broker.lifecycle.other_brokers import PATIENCE_S
 from pybroker.broker.service import BrokerService
 from pybroker.broker_assembly import Stores, build
 from pybroker.cluster.load_balance.load_report import BundleFigures, LoadReport, ResourceUsage
@@ -226,11 +227,13 @@ class ClusterLife(BrokerLife):
         self._closers.push_async_callback(stores.close)
         return stores
 
-    async def _call(self, base_url: str, method: str, path: str, body: object = None) -> Any:
+    async def _call(
+        self, base_url: str, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S
+    ) -> Any:
         """As `OtherBrokers.call`, on the simulated network."""
         url = urlsplit(base_url + path)
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(CALL_S + patience_s):
                 for _ in range(MOST_REDIRECTS):
                     query = dict(parse_qsl(url.query))
                     status, location, answer = await self._exchange(url.hostname or "", method, url.path, body, query)
