@@ -55,7 +55,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
-    owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
+    owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
     return _to(call, ownership, owner, name)
 
 
@@ -64,7 +64,7 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
     if coordinator_id is None or not 0 <= coordinator_id < call.broker.transactions.count:
         return None
     partition = partition_of(coordinator_id)
-    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag("authoritative"))
+    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag(AUTHORITATIVE))
     return _to(call, ownership, owner, partition)
 
 
@@ -107,9 +107,9 @@ async def to_owner_of(
     call.
     """
     if may_acquire:
-        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag("authoritative"))
+        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
     else:
-        present = await ownership.present_owner(bundle)
+        present = await ownership.present_owner(bundle, is_authoritative=call.flag(AUTHORITATIVE))
         if present is None:
             return no_content()
         owner = present

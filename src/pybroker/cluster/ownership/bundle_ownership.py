@@ -228,7 +228,7 @@ class BundleOwnership:
     ) -> Owner:
         """Return the same as `owner_of`, for a bundle."""
         for _ in range(ATTEMPTS):
-            found = await self.present_owner(bundle, listener_name)
+            found = await self.present_owner(bundle, listener_name, is_authoritative=is_authoritative)
             if found is not None:
                 return found
             registry, leader = self.registry, self._other_leader()
@@ -256,13 +256,20 @@ class BundleOwnership:
         leader = self.registry.leader()
         return None if leader is None or leader.broker_id == self.registry.own_broker.broker_id else leader
 
-    async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
-        """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError."""
+    async def present_owner(
+        self, bundle: NamespaceBundle, listener_name: str | None = None, *, is_authoritative: bool = False
+    ) -> Owner | None:
+        """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError.
+
+        An authoritative request comes from the leader. It is not answered from the cache: if this broker cannot reach the
+        metadata store, the cached owner may be the leader, and both brokers would redirect to each other.
+        """
         if self.serves(bundle):
             return _HERE
         if self.held.state(bundle) is BundleState.RELEASING:
             raise _being_unloaded(bundle)
-        document = self._documents.get(bundle) or await self._read_document(bundle)
+        cached = None if is_authoritative else self._documents.get(bundle)
+        document = cached or await self._read_document(bundle)
         if document is None:
             return None
         if document.disabled:
