@@ -35,7 +35,7 @@ SINGLE, BATCHED, KEYED = "single", "batched", "keyed"
 """Producers: without batches, with batches, with keys and batches of one key."""
 
 
-class Order(Record):  # type: ignore[misc]
+class Order(Record):
     """The value of messages with a schema."""
 
     stream = String()
