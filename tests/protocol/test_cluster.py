@@ -18,6 +18,7 @@ from tests.support.waiting import until
 
 from pybroker.client import connect
 from pybroker.cluster.bundles import hash_position
+from pybroker.model.names import TopicName
 from pybroker.transactions.coordinators import DEFAULT_COORDINATORS, partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -480,6 +481,38 @@ async def _killed_owner() -> None:
             sum(len(each.service.loaded.persistent) for each in (one, two, three) if each is not victim) == PARTITIONS
         )
         await asyncio.to_thread(client.close)
+
+
+def test_producer_during_acquisition_of_its_bundle_waits_for_it() -> None:
+    asyncio.run(_during_acquisition())
+
+
+async def _during_acquisition() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        ownership = one.service.ownership
+        assert ownership is not None
+        created = asyncio.Event()
+        pause = one.store.pause
+        bundle = ownership.bundle_of(TopicName.parse(TOPIC))
+
+        async def late() -> None:
+            """The response to the creation of the document comes late."""
+            if await cluster.tree.values.get(bundle.path) is not None:
+                await created.wait()
+
+        one.store.pause = late
+        acquiring = asyncio.create_task(look_up(one, authoritative=True))
+        while (found := await look_up(two))["response"] != "Connect":
+            pass
+        assert found["brokerServiceUrl"] == one.registered.broker_service_url
+        assert not acquiring.done()
+        opening = asyncio.create_task(asyncio.to_thread(_opened_producer, found["brokerServiceUrl"]))
+        await asyncio.sleep(0.2)
+        created.set()
+        one.store.pause = pause
+        assert (await opening)["type"] == "PRODUCER_SUCCESS"
+        await acquiring
 
 
 def test_former_owner_of_transaction_coordinator_leads_clients_to_new_lookup() -> None:

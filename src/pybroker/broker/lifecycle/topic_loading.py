@@ -122,6 +122,7 @@ class TopicLoading:
             if topic is not None and not topic.is_fenced:
                 return topic
             if self._broker_context.ownership is not None:
+                await self._broker_context.ownership.settled(name)
                 self._broker_context.ownership.require_served(name)
             load = self._loads.get(key)
             is_own = load is None

@@ -198,6 +198,16 @@ class BundleOwnership:
         """
         return not self._fencing and self._store.holds_session()
 
+    async def settled(self, topic: TopicName) -> None:
+        """Wait for an acquisition of the bundle of `topic` by this broker. Raises TopicNotFound.
+
+        Another broker can read the new document, and lead a client here, before this broker has the response to its creation.
+        """
+        bundle = self.bundle_of(topic)
+        if self.held.state(bundle) is BundleState.ACQUIRING:
+            async with self._locks.held(bundle):
+                pass
+
     def require_served(self, topic: TopicName) -> None:
         """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound."""
         bundle = self.bundle_of(topic)
