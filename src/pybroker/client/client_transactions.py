@@ -93,7 +93,7 @@ class Coordinators:
         self._topics = topics
         if coordinator >= len(topics):
             raise TransactionCoordinatorNotFound(
-                f"there is no coordinator {coordinator}: this cluster has {len(topics)}"
+                f"the transaction coordinator {coordinator} does not exist: this cluster has {len(topics)} coordinators"
             )
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
@@ -264,7 +264,8 @@ class Transaction:
             except (TransactionNotFound, InvalidTxnStatus) as error:
                 if was_lost:
                     raise OutcomeUnknown(
-                        f"the response to the end of transaction {self.id} was lost; it may be committed or aborted: {error}"
+                        f"the broker did not confirm the end of transaction {self.id}, so the transaction may "
+                        f"be committed or aborted: {error}"
                     ) from error
                 raise
 

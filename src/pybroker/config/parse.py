@@ -137,7 +137,7 @@ def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+        raise ConfigError(f"the configuration file {path} cannot be read, because it is not UTF-8 text") from error
     settings: dict[str, _Setting] = {}
     try:
         for number, key, value in parse_properties(text):

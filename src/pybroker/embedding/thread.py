@@ -138,10 +138,13 @@ class BrokerThread:
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._process_id != os.getpid():
             raise RuntimeError(
-                "this broker runs in the parent process: start a broker in this process, with its own fixture"
+                "this broker runs in the parent process, so this process cannot use it: start a broker in "
+                "this process, with its own fixture"
             )
         if threading.current_thread() is self._thread:
-            raise RuntimeError("called on the broker's thread, which would deadlock: use `embedded` there")
+            raise RuntimeError(
+                "this method was called on the broker's own thread and would wait forever: use `embedded` there"
+            )
         if self._loop is None or self._loop.is_closed():
             raise NotRunning("the embedded broker was closed")
         return self._loop

@@ -521,7 +521,7 @@ class CursorState:
             try:
                 self.held.apply(record.held)
             except ValueError as error:
-                raise StoreError(f"a cursor record is damaged: {error}") from error
+                raise StoreError(f"a change of a cursor in the journal is damaged: {error}") from error
 
     def _settle(self) -> None:
         _drop_bitmaps(self._holes, self.mark_delete_position)

@@ -110,6 +110,6 @@ def _require_known(payload: bytes) -> None:
 def _require_version(version: int) -> None:
     if not WITHOUT_SINKS <= version <= FORMAT_VERSION:
         raise StoreError(
-            f"a transaction log has records of version {version}, this broker reads up to {FORMAT_VERSION}: start the newer "
-            "version that wrote it"
+            f"a transaction log has records of version {version}, but this broker reads only versions up to "
+            f"{FORMAT_VERSION}: start the newer version that wrote it"
         )

@@ -106,7 +106,7 @@ def test_credentials_that_are_given_replace_those_of_the_profile(profiles: str) 
         (("--service-url", "http://x"), "service-url: expected pulsar://"),
         (("--tls-key-file", "k"), "needs both its certificate file and its key file"),
         (("--basic-user", "me"), "needs userId and password"),
-        (("--profile", "nosuch"), "there is no profile 'nosuch'"),
+        (("--profile", "nosuch"), "the profile 'nosuch' does not exist"),
     ],
 )
 def test_what_cannot_be_used_is_told_without_a_secret(arguments: tuple[str, ...], complaint: str) -> None:

@@ -188,7 +188,13 @@ async def shut_down(call: Call) -> Response:
     """
     call.require_superuser()
     if call.broker.request_stop is None:
-        raise AdminError(405, "This broker is embedded in another program. Stop it there.")
+        raise AdminError(
+            405,
+            (
+                "The broker cannot be stopped by this request, because it runs inside of another program. Stop the "
+                "broker in that program."
+            ),
+        )
     call.broker.request_stop()
     return no_content()
 

@@ -36,7 +36,7 @@ async def cluster_lookup(
     Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
     """
     if presence.is_closing:
-        raise ServiceNotReady("the broker is stopping; look the topic up at another one")
+        raise ServiceNotReady("the broker is stopping: repeat the lookup at another broker")
     owner = await ownership.owner_of(topic, listener_name, is_authoritative=is_authoritative)
     return LookupAnswer(
         addresses_of(owner, presence, listener_name), owner.kind is OwnerKind.REDIRECT, owner.is_authoritative

@@ -401,7 +401,7 @@ class BundleOwnership:
         store_boundaries: Callable[[], Awaitable[None]],
     ) -> None:
         if not self.serves(bundle):
-            raise ServiceNotReady(f"Namespace bundle {bundle} is not served by this broker any more; try again")
+            raise ServiceNotReady(f"Namespace bundle {bundle} is no longer served by this broker: try again")
         made: list[NamespaceBundle] = []
         try:
             for part in parts:

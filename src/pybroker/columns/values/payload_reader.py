@@ -167,7 +167,7 @@ class ReaderOfOneType(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> bool:
         if info.type != self._type:
-            raise ValueError(f"its type is {info.type} instead of {self._type}")
+            raise ValueError(f"the schema has type {info.type} instead of {self._type}")
         return True
 
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
@@ -186,7 +186,7 @@ def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")
         if other != f"the field {field.name!r}":
-            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be distinguished as columns")
+            raise UnreadableSchema(f"the fields {field.name!r} and {other} would become columns of the same name")
     return fields
 
 

@@ -89,7 +89,7 @@ def test_a_batch_forged_inside_a_payload_is_not_found() -> None:
 
 
 def test_the_header_of_another_generation_is_refused() -> None:
-    with pytest.raises(LayoutError, match="journal file 8 has the header of 7"):
+    with pytest.raises(LayoutError, match="the header of journal file 8 contains the number 7"):
         scan_file(bytes(journal([])), 8)
 
 
