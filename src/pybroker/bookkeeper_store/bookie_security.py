@@ -16,7 +16,7 @@ from pybroker.zookeeper.jaas import sasl_credentials
 SASL_PLUGIN = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 SASL_PARAMETER = "saslJaasClientSectionName"
 DEFAULT_SECTION = "BookKeeper"
-"""As in Java."""
+"""Name of the JAAS section if the configuration gives none, as in the Java client."""
 _PEM = "PEM"
 
 

@@ -213,7 +213,8 @@ class Transaction:
     async def abort(self) -> None:
         """Abort the transaction.
 
-        The broker redelivers the messages that were acknowledged in it. Raises the same errors as `commit`.
+        The broker redelivers the messages that were acknowledged in it. Raises TransactionFailed,
+        OutcomeUnknown, or the coordinator's refusal.
         """
         await self._ended(self._abort)
 

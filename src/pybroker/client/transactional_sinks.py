@@ -71,7 +71,9 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Return the number of the last committed batch. Raises the same errors as `commit_together`."""
+        """Return the number of the last committed batch; None if there is none. Raises ConnectionLost and the broker's
+        errors.
+        """
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:

@@ -58,7 +58,9 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration as `load` does, but return errors in `problems` instead of raising ConfigError."""
+    """Read the configuration. Later sources win: defaults, file, environment, `overrides`. Errors are returned in
+    `problems`.
+    """
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:

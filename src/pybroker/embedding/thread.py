@@ -48,7 +48,10 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Advance the clock, as `EmbeddedClock.advance` does. Calls from several threads run one after the other."""
+        """Move the clock forward by the sum of all arguments. Due work is complete on return.
+
+        Calls from several threads run one after the other. Raises ValueError for a negative amount.
+        """
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)

@@ -43,7 +43,7 @@ class Lease:
         return replace(self, until_ms=until_ms)
 
     def released(self) -> Lease:
-        """Return the same lease without a remaining time, so that any process may begin."""
+        """Return this lease with no remaining time, so that another process may take it at once."""
         return replace(self, until_ms=0)
 
 

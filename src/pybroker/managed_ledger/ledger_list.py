@@ -278,7 +278,7 @@ class LedgerList:
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
-        """Count the entries up to and including `position`, like `_entries_before`."""
+        """Count the entries of all listed ledgers up to and including `position`."""
         ledger_id, entry_id = position
         ids = self._ids
         if not ids:

@@ -218,7 +218,10 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Do the same as `Resources.bootstrap`, while other brokers may create the same objects at the same time."""
+    """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
+
+    Repeats the attempt if other brokers create the same objects at the same time.
+    """
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:
             await resources.bootstrap(cluster_name, namespaces)

@@ -381,7 +381,9 @@ class ZooKeeperMetadataStore(MetadataStore):
             return None
 
     async def _client_node(self, path: str) -> tuple[bytes, Stat] | None:
-        """Return the same as `_node`, within a change: the caller handles a lost connection."""
+        """Return value and state of the node at `path`; None if it does not exist. Used within a change, whose caller
+        handles a lost connection.
+        """
         try:
             return await self._client.get(path)
         except NoNode:

@@ -409,7 +409,10 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """Do the same as `decode`, for parsed JSON."""
+    """Convert parsed JSON to `kind`; absent and null properties get their defaults, unknown ones are ignored.
+
+    Raise msgspec.ValidationError, with a text for the user, if a property has the wrong type.
+    """
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 

@@ -103,7 +103,9 @@ def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
 
 @pytest.fixture
 def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
-    """The same as `wait_for_backlog`, as a coroutine function."""
+    """`await wait_for_backlog_async(topic, subscription, count=0, timeout_s=10)`: wait until `count` messages are
+    unacknowledged.
+    """
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog_async, pulsar_broker)
@@ -119,7 +121,9 @@ def received() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def received_async() -> Callable[..., Any]:
-    """The same as `received`, for a consumer of the asyncio client."""
+    """`await received_async(consumer, count=1, acknowledge=True, timeout_s=10)`: receive the next messages of a consumer
+    of the asyncio client, and acknowledge them.
+    """
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received_async

@@ -343,7 +343,7 @@ class Coordinator:
         """Add participants. Durable on return. Raises InvalidTxnStatus, NotAllowedError for too many, TooManyRequests for lack of
         memory, and StoreError.
 
-        `as_sent`: see `ALL_IN_FULL`. `is_operator`: the caller is a super user.
+        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a super user.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:

@@ -36,7 +36,7 @@ PARTICIPANT_BYTES = 950
 """Memory of a participant besides its name: 150 bytes here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
-"""Value of `as_sent` if the client wrote all topic names in full."""
+"""Value of `as_sent`, which maps full topic names to the names that the client sent, if the client sent full names."""
 SENT_NAME_BYTES = 150
 """Memory of an item of `as_sent`, besides the text of the name."""
 
@@ -221,7 +221,7 @@ class CoordinatorState:
         """Return the record that adds participants; None if all are known. Raises InvalidTxnStatus for a transaction
         that is ending.
 
-        `as_sent`: see `ALL_IN_FULL`.
+        `as_sent`: topic names as the client sent them, by full name.
         """
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(

@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     as_sent: dict[str, str] = {}
-    """As in `CoordinatorState.add`. Older broker versions skip this field."""
+    """Topic names as the client sent them, by full name. Older broker versions skip this field."""
     sink: str = ""
     """Of a transaction: its sink, or empty; of the last three kinds: the sink of the mark."""
     batch: int = 0

@@ -194,7 +194,9 @@ class OpenOfSinks:
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
-        """Return the same as `of`, without the transactions of the writer and run of `label`."""
+        """Return the open transactions of the sink of `label` that other writers or other runs opened, the oldest first, as
+        the low halves (`least`) of their ids.
+        """
         own = (label.writer, label.run)
         runs = self._by_sink.get(label.sink, {})
         return sorted(least for run, leasts in runs.items() if run != own for least in leasts)

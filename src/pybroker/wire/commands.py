@@ -44,7 +44,7 @@ PIECE_BYTES = 256 * 1024
 sent.
 """
 UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
-"""The same before CONNECTED."""
+"""Size of a receive buffer of a connection without CONNECTED."""
 
 # The frame's two sizes, its command type and the tag of its message, and the positions of fields in a usual SEND.
 _HEAD = Struct(">IIIBBBB").unpack_from

@@ -290,8 +290,8 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key, else the decoded key,
-    else producer name and sequence id.
+    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key; without it the key,
+    decoded from base64 if the producer encoded it; without both, producer name and sequence id.
 
     For a batch, only the metadata of the entry counts, not of its messages. An entry with unreadable metadata has the
     key NONE_KEY, because it is too late to refuse the entry.

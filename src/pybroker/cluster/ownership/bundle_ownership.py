@@ -214,7 +214,10 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the same as `owner_of`, for a bundle."""
+        """Return the owner of `bundle`, or the broker to ask. Without an owner, this broker may acquire the bundle.
+
+        Raises MetadataError, ServiceNotReady, StoreError.
+        """
         for _ in range(ATTEMPTS):
             found = await self.present_owner(bundle, listener_name)
             if found is not None:
