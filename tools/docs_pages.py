@@ -109,9 +109,9 @@ def finding_codes() -> str:
         "# Finding codes",
         "",
         "This page explains the codes in the output of [`pybroker explain`](../how-to/explain.md), with advice for each code. The",
-        "codes are in the order in which you should fix them, because an earlier cause often explains a later finding. A code",
-        "never changes its meaning, so programs can rely on it. The output also contains the affected objects, figures, and",
-        "commands.",
+        "codes are in the order in which you should fix them, because an earlier cause often explains a later finding.",
+        "Programs can rely on the codes: a code never changes its meaning. The output of `explain` also contains the affected",
+        "objects, figures, and commands.",
     ]
     for code in Code:
         lines += ["", f"## {code.value}", "", code.meaning, "", f"*What to do:* {code.advice}"]

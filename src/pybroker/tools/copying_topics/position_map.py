@@ -40,16 +40,14 @@ class PositionMap:
         """Convert the position of an entry. Raises StoreError if its ledger is not copied."""
         target = self._exact.get(position.ledger_id)
         if target is None:
-            raise StoreError(f"the entry {position} is in a ledger that is not in the topic's list of ledgers")
+            raise StoreError(f"entry {position} is in a ledger that the managed ledger info does not name")
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
         """Convert a whole cursor state. Raises StoreError for pending transaction acks."""
         record = CursorRecord(state)
         if record.held:
-            raise StoreError(
-                "the subscription has pending acknowledgements of a transaction: end the transaction first"
-            )
+            raise StoreError("it has pending acknowledgements of a transaction; end the transaction first")
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}
         sets = {
             self.entry(position): bits
