@@ -140,7 +140,7 @@ def _names(line: str, fault: Wrong, promised: Promised) -> bool:
         of_cursor = f"{path}, 's': "
         if of_cursor not in line:
             return _is_log_line(line, fault)
-        if certain := re.search(r"those up to (\d+):(-?\d+)", line):
+        if certain := re.search(r"entries up to (\d+):(-?\d+)", line):
             return (int(certain[1]), int(certain[2])) < fault.place
         if "delivery time" in fault.text:
             return "delivery times" in line

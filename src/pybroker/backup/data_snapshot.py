@@ -132,7 +132,7 @@ class DataSnapshots:
     async def _create(self, snapshot_id: str, directory: Path) -> DataSnapshot:
         if (reason := self._store.refusal()) is not None:
             raise StoreError(
-                f"The broker cannot make a checkpoint for the snapshot, because it has no free disk space ({reason}). "
+                f"The broker cannot make a checkpoint for the snapshot, because it has no disk space ({reason}). "
                 "Free disk space, then try again"
             )
         lineage = await self._lineage()

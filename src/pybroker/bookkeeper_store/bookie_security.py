@@ -71,8 +71,7 @@ def _credentials(config: BrokerConfig) -> SaslCredentials | None:
         return None
     if plugin != SASL_PLUGIN:
         raise ConfigError(
-            f"bookkeeperClientAuthenticationPlugin={plugin} is not supported: the only supported plugin is "
-            f"{SASL_PLUGIN}"
+            f"bookkeeperClientAuthenticationPlugin={plugin} is not supported: the broker has only {SASL_PLUGIN}"
         )
     name = config.bookkeeper_client_authentication_parameters_name
     if name not in ("", SASL_PARAMETER):

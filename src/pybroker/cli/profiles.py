@@ -106,7 +106,7 @@ def parse_profiles(path: Path, content: bytes) -> Profiles:
     if default is not None and not isinstance(default, str):
         raise WrongUsage(f"{path}: default must be the name of a profile")
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
-        raise WrongUsage(f"{path}: each profile must begin with [profiles.NAME]")
+        raise WrongUsage(f"{path}: a profile begins with [profiles.NAME], but the file has another table")
     by_name = {name: _profile(path, name, values) for name, values in tables.items()}
     return Profiles(path, default, by_name)
 

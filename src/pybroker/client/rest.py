@@ -104,7 +104,7 @@ class RestClient:
                 self.close()
                 if self._is_unknown and time.monotonic() + pause_s > begun_s + (self._contact_patience_s or 0):
                     raise Unreachable(
-                        f"{method} {path} failed: no broker responds at {self.where} ({reason_of(error)}). "
+                        f"{method} {path} failed: no broker answers at {self.where} ({reason_of(error)}). "
                         "Check host and port of admin.url: it must be the HTTP address of the broker "
                         "(webServicePort, 8080 by default), not service.url"
                     ) from error

@@ -419,7 +419,7 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
     if isinstance(error, str):
         named = {each.__name__: each for each in BrokerError.by_code.values()}
         if error not in named:
-            raise ValueError(f"{error!r} is not a ServerError: use one of {', '.join(sorted(named))}")
+            raise ValueError(f"there is no ServerError {error!r}: use one of {', '.join(sorted(named))}")
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(f"no ServerError: {error!r}")

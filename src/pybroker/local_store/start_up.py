@@ -207,8 +207,7 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
-            f"{segment_path(Path(), max(found))} has an invalid ledger id in its name: move the file out of "
-            "the directory"
+            f"{segment_path(Path(), max(found))} has an invalid ledger name: move the file out of the directory"
         )
     return found
 

@@ -62,9 +62,9 @@ class BrokerIdentity:
             ) from error
         if holder is not None:
             raise StoreError(
-                f"the broker id {self._broker_id} belongs to another broker: {holder}. Give each broker its "
-                "own advertisedAddress and webServicePort. If the other broker was just killed, wait until "
-                "its session with the metadata store ends"
+                f"another broker has the id {self._broker_id}: {holder}. Give each broker its own "
+                "advertisedAddress and webServicePort. If the other broker was just killed, wait until its "
+                "session with the metadata store ends"
             )
         self._store.listen(self._session_changed)
 

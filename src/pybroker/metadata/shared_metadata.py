@@ -74,8 +74,8 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
         return None
     if not url.startswith(PREFIX):
         raise ConfigError(
-            f"{key}={url!r} is not supported: use {PREFIX}host1:2181,host2:2181/path for ZooKeeper, or leave "
-            "the key empty for the embedded store of metadataStore"
+            f"{key} cannot be {url!r}: supported are {PREFIX}host1:2181,host2:2181/path for ZooKeeper, and an "
+            "empty value for the embedded store of metadataStore"
         )
     from pybroker.zookeeper.addresses import ServerAddresses  # noqa: PLC0415
 
@@ -196,8 +196,8 @@ async def require_layout(store: MetadataStore, where: str) -> None:
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
         raise StoreError(
-            f"the documents of pybroker in {where} have version {version}, but this version of pybroker reads "
-            f"only versions up to {LAYOUT_VERSION}: start the newer version that wrote them"
+            f"the documents of pybroker in {where} have version {version}, this version of pybroker reads up "
+            f"to {LAYOUT_VERSION}: start the newer version that wrote them"
         )
 
 

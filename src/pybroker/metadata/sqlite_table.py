@@ -66,8 +66,8 @@ def require_layout(found: int) -> None:
     """Raise StoreError if the layout `found` is newer than this version of pybroker."""
     if found > LAYOUT_VERSION:
         raise StoreError(
-            f"the database has format version {found}, but this version of pybroker reads only versions up to "
-            f"{LAYOUT_VERSION}: start the newer version that wrote it"
+            f"the database has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start "
+            "the newer version that wrote it"
         )
 
 

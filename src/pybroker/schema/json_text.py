@@ -24,12 +24,14 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 def parse_json(data: bytes) -> JsonValue:
     """Parse JSON. Comments are accepted, as in Avro's parser; NaN and Infinity are not."""
     if len(data) > MAX_DEFINITION_BYTES:
-        raise InvalidSchema(f"the schema definition has {len(data)} bytes; the maximum is {MAX_DEFINITION_BYTES}")
+        raise InvalidSchema(
+            f"the definition of the schema has {len(data)} bytes, more than the limit of {MAX_DEFINITION_BYTES}"
+        )
     text = _without_comments(data.decode("utf-8", errors="replace"))
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InvalidSchema(f"the schema definition is not valid JSON: {error}") from None
+        raise InvalidSchema(f"the definition is not JSON: {error}") from None
     return value
 
 
@@ -49,7 +51,7 @@ def _without_comments(text: str) -> str:
             if token == "/*":
                 end = text.find("*/", position)
                 if end < 0:
-                    raise InvalidSchema("the schema definition is not valid JSON: a comment has no end")
+                    raise InvalidSchema("the definition is not JSON: a comment is not closed")
                 position = end + 2
             parts.append(text[kept_to : match.start()])
             parts.append(" ")

@@ -32,7 +32,9 @@ def split_key_value(schema: SchemaData) -> KeyValueSchema:
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:
-        raise InvalidSchema(f"the definition of the KEY_VALUE schema has {len(rest)} unexpected bytes at its end")
+        raise InvalidSchema(
+            f"the KEY_VALUE schema is invalid: {len(rest)} unexpected bytes after the value's definition"
+        )
     return KeyValueSchema(_side(schema, "key", key), _side(schema, "value", value))
 
 
@@ -48,7 +50,7 @@ def _take(data: bytes, side: str) -> tuple[bytes, bytes]:
     if length < -1 or end > len(data):
         raise InvalidSchema(
             f"the {side} definition of the KEY_VALUE schema should have {length} bytes, but only "
-            f"{len(data) - _LENGTH.size} bytes follow"
+            f"{len(data) - _LENGTH.size} follow"
         )
     return data[_LENGTH.size : end], data[end:]
 

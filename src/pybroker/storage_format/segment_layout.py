@@ -218,8 +218,8 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the file of ledger {ledger_id} has version {version}, but this version of pybroker supports only "
-            f"version {SEGMENT_VERSION}{cause}"
+            f"the file of ledger {ledger_id} has version {version}, this version of pybroker supports "
+            f"{SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(
@@ -329,8 +329,7 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
         raise LayoutError("the ledger file has no trailer")
     if version != SEGMENT_VERSION:
         raise LayoutError(
-            f"the trailer of the ledger file has version {version}, but this version of pybroker supports only "
-            f"version {SEGMENT_VERSION}"
+            f"the trailer of the ledger file has version {version}, this version of pybroker supports {SEGMENT_VERSION}"
         )
     if offset + length + TRAILER_BYTES != file_size:
         raise LayoutError("the trailer of the ledger file does not match the size of the file")

@@ -116,8 +116,7 @@ def _require_known_layout(files: DataFiles) -> None:
         connection.close()
     if layout != 0 and not SAME_TABLES_SINCE <= layout <= LAYOUT_VERSION:
         raise NotUsable(
-            f"{METADATA_FILE} has format version {layout}, but this program supports only version "
-            f"{LAYOUT_VERSION}: use a newer pybroker"
+            f"{METADATA_FILE} has layout {layout}, but this program supports {LAYOUT_VERSION}: use a newer pybroker"
         )
 
 

@@ -158,7 +158,9 @@ class Decoder:
         if kept >= 4:
             total = int.from_bytes(data[pos : pos + 4], "big")
             if total > self._max_frame_bytes:
-                raise ProtocolViolation(f"the frame has {total} bytes; the maximum is {self._max_frame_bytes}")
+                raise ProtocolViolation(
+                    f"the frame of {total} bytes is longer than the limit of {self._max_frame_bytes}"
+                )
             if total + 4 - kept > OWN_BUFFER_BYTES:
                 self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
@@ -190,7 +192,7 @@ class Decoder:
             if total < 4 or start > frame_end:
                 raise ProtocolViolation(f"the frame of {total} bytes contains a command of {size} bytes")
             if total > max_frame:
-                raise ProtocolViolation(f"the frame has {total} bytes; the maximum is {max_frame}")
+                raise ProtocolViolation(f"the frame of {total} bytes is longer than the limit of {max_frame}")
             kind = head >> 8
             if size > LARGE_COMMAND_BYTES:
                 run_producer_id, ack = -1, None

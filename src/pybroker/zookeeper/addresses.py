@@ -23,7 +23,7 @@ class ServerAddresses:
         hosts, slash, chroot = text.strip().partition("/")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:
-            raise ValueError(f"the address {text!r} contains no server: use the form host:port,host:port/chroot")
+            raise ValueError(f"the address {text!r} names no server: use the form host:port,host:port/chroot")
         if len(servers) > MAX_SERVERS:
             raise ValueError(f"the address has {len(servers)} servers; the maximum is {MAX_SERVERS}")
         path = (slash + chroot).rstrip("/")

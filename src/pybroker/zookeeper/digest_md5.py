@@ -120,7 +120,9 @@ def _quoted(text: str) -> str:
 def _directives(token: bytes) -> dict[str, list[str]]:
     """Return the values of each directive, in their order."""
     if len(token) > MAX_CHALLENGE_BYTES:
-        raise AuthFailed(f"a SASL token of the server has {len(token)} bytes; the maximum is {MAX_CHALLENGE_BYTES}")
+        raise AuthFailed(
+            f"a SASL token of the server has {len(token)} bytes, at most {MAX_CHALLENGE_BYTES} are allowed"
+        )
     try:
         text = token.decode()
     except UnicodeDecodeError:

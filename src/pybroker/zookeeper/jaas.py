@@ -52,7 +52,7 @@ def _tokens(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise ValueError(f"line {text.count(chr(10), 0, position) + 1} of the JAAS file cannot be decoded")
+            raise ValueError(f"the JAAS file is invalid: line {text.count(chr(10), 0, position) + 1} cannot be decoded")
         if match["text"] is not None:
             tokens.append(re.sub(r"\\(.)", r"\1", match["text"][1:-1]))
         elif match["word"] is not None or match["sign"] is not None:

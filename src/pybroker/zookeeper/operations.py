@@ -297,7 +297,7 @@ def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
         else:
             raise DamagedAnswer(f"a response of ZooKeeper to several reads contains the unknown operation {operation}")
     if len(results) != len(paths):
-        raise DamagedAnswer(f"a response of ZooKeeper contains {len(results)} results for {len(paths)} reads")
+        raise DamagedAnswer(f"a response of ZooKeeper contains {len(results)} results of {len(paths)} reads")
     return results
 
 

@@ -34,7 +34,7 @@ class RequestLimit:
             raise AdminError(
                 429,
                 (
-                    f"The broker received more than {self._max_per_second:g} HTTP requests in this second "
+                    f"More than {self._max_per_second:g} HTTP requests arrived in this second "
                     "(httpRequestsMaxPerSecond): send the request again later"
                 ),
             )

@@ -66,8 +66,7 @@ class PendingSends:
             return None
         if sequence_id != entry.sequence_id:
             raise ValueError(
-                f"the broker sent a receipt for sequence id {sequence_id}, but the oldest message without a "
-                f"receipt has {entry.sequence_id}"
+                f"the broker sent a receipt for sequence id {sequence_id} while {entry.sequence_id} is the next"
             )
         self._entries.popleft()
         self.size_bytes -= len(entry.data)

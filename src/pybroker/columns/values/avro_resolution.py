@@ -175,7 +175,7 @@ class AvroResolution:
         if known is not None:
             return known
         if id(writer) in self._open:
-            raise UnreadableSchema(f"the schema of the writer contains a type within itself: {writer}")
+            raise UnreadableSchema(f"the schema of the writer is not supported, because {writer} contains itself")
         if len(self._open) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema of the writer is nested deeper than {MAX_DEPTH} levels")
         self._open.add(id(writer))

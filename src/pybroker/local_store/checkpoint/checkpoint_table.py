@@ -180,8 +180,8 @@ class CheckpointTable:
                 raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
             if not hasattr(facts, name):
                 raise StoreError(
-                    f"{self._path.name} cannot be opened: it contains a value {name}, which this version of "
-                    "pybroker does not know: start the newer version that wrote it"
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its value "
+                    f"{name}: start the newer version that wrote it"
                 )
             setattr(facts, name, value)
             found.add(name)
@@ -216,7 +216,7 @@ class CheckpointTable:
             raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
-                raise DamagedCursor(f"{self._path.name} is damaged: the checksum of cursor {cursor_id} is wrong")
+                raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
         snapshot = snapshots[0][:2] if snapshots else None
         return snapshot, [(number, data) for number, data, _ in deltas]
 

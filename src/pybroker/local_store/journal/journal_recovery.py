@@ -238,7 +238,7 @@ class Replay:
         ledger_id = record.ledger_id
         expected = self._next_entry_ids.get(ledger_id)
         if expected is None:
-            raise LayoutError(f"entries of ledger {ledger_id} were found, although this ledger does not exist")
+            raise LayoutError(f"entries of ledger {ledger_id}, which does not exist, were found")
         if record.first_entry_id != expected:
             raise LayoutError(
                 f"entry {ledger_id}:{record.first_entry_id} does not continue after entry {ledger_id}:{expected - 1}"

@@ -122,8 +122,8 @@ class BlockWalk:
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
                 raise LayoutError(
-                    f"the file contains a block of ledger {block.ledger_id} that begins at entry "
-                    f"{block.first_entry_id}, where another block is expected"
+                    f"the file contains the block of {block.ledger_id}:{block.first_entry_id} where another "
+                    "block is expected"
                 )
         except LayoutError as error:
             gap = self._gap(str(error))
@@ -366,7 +366,12 @@ def read_entries(
                 count = is_right.index(True) if True in is_right else len(is_right)
                 last_id = first_entry_id + count - 1
                 raise DamagedSegment(
-                    path, offset, ledger_id, first_entry_id, last_id, "the payload of the entry has a wrong checksum"
+                    path,
+                    offset,
+                    ledger_id,
+                    first_entry_id,
+                    last_id,
+                    "wrong checksum of the payload of the entry",
                 )
             del taken[take:]
         payloads += taken

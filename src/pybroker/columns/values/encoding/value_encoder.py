@@ -92,7 +92,7 @@ def _primitive_schema(schema_type: SchemaType) -> SchemaInfo:
 def _only(fields: list[pa.Field]) -> pa.Field:
     if len(fields) != 1:
         names = ", ".join(field.name for field in fields) or "none"
-        raise Misfit(f"the payload is in the columns {names}, but the topic's schema requires exactly one column")
+        raise Misfit(f"the data has the payload columns {names}, but the topic's schema requires exactly one column")
     return fields[0]
 
 
