@@ -35,7 +35,7 @@ def read_location(key: str, text: str) -> bytes:
         return _file(key, path)
     if looks_like_path(text):
         raise ConfigError(
-            f"{key}: the file {text} does not exist. Set the path of a file, or set the content of the key as "
+            f"{key}: file {text} does not exist. Set the path of a file, or set the content of the key as "
             "data:;base64,..."
         )
     decoded = decoded_base64(text.encode())

@@ -89,7 +89,7 @@ def outgoing(line: bytes) -> OutgoingMessage:
         raise NotAMessage("the message has both key and keyBase64: remove one of them")
     properties = document.get("properties") or {}
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise NotAMessage("the properties of the message must be a JSON object whose values are texts")
+        raise NotAMessage("the message's properties must be an object of texts")
     return OutgoingMessage(
         _value(document),
         key if key_bytes is None else base64.b64encode(key_bytes).decode(),
@@ -123,7 +123,7 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
 def _time(document: dict[str, Any], name: str) -> int:
     value = _member(document, name, int) or 0
     if not 0 <= value < 1 << 63:
-        raise NotAMessage(f"the field {name} of the message must be a time in milliseconds")
+        raise NotAMessage(f"the message's {name} is not a time in milliseconds")
     return int(value)
 
 
