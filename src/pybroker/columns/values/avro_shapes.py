@@ -59,7 +59,7 @@ class FixedShape(Shape):
             return
         short = lanes.ends - lanes.places < self.width
         if short.any():
-            lanes.fail(short, "it ends within a value")
+            lanes.fail(short, "the payload ends within a value")
         lanes.places = lanes.places + np.where(short, 0, self.width)
 
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
@@ -127,7 +127,7 @@ class UnionShape(Shape):
         branch = lanes.read_long()
         wrong = (branch < 0) | (branch >= len(self.branches))
         if wrong.any():
-            lanes.fail(wrong, "its branch index is not in the union")
+            lanes.fail(wrong, "the branch index of a union value does not exist in the union")
             branch[wrong] = -1
         return branch
 
@@ -192,7 +192,7 @@ class ListShape(Shape):
             # Fails a list that reaches the end of its payload without the final 0.
             unended = (counts > 0) & (part.places >= part.ends)
             if unended.any():
-                part.fail(unended, "it ends within a value")
+                part.fail(unended, "the payload ends within a value")
         return self._in_order(lanes, found)
 
     def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
@@ -211,7 +211,7 @@ class ListShape(Shape):
                 counts[wrong] = 0
         wrong_claims = counts > self._most_items(lanes.ends - lanes.places, already)
         if wrong_claims.any():
-            lanes.fail(wrong_claims, "a list claims more items than fit into the remaining bytes")
+            lanes.fail(wrong_claims, "a list claims more items than the rest of the payload can contain")
             counts[wrong_claims] = 0
         return counts
 

@@ -186,7 +186,7 @@ def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")
         if other != f"the field {field.name!r}":
-            raise UnreadableSchema(f"the fields {field.name!r} and {other} would become columns of the same name")
+            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be distinguished as columns")
     return fields
 
 
