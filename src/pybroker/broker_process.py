@@ -355,7 +355,9 @@ class Broker:
         try:
             lock = DataDirectoryLock(self._directory)
         except OSError as error:
-            raise StartError(f"cannot use data directory {self._directory}: {error.strerror or error}") from error
+            raise StartError(
+                f"the data directory {self._directory} cannot be used: {error.strerror or error}"
+            ) from error
         self._closers.append(lock.release)
 
     async def _open_metadata(self) -> MetadataStore:
@@ -439,8 +441,9 @@ class Broker:
         stored_locally = self._kind is LedgerStoreKind.LOCAL and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
-                f"{self._directory} contains topics ({path}), but no ledgers, no journal and no checkpoint.db: restore these, or"
-                " move the content of the directory away to start with empty data"
+                f"The data directory {self._directory} contains topics ({path}), but no ledgers, no journal "
+                "and no checkpoint.db: restore these files, or move the content of the directory away to "
+                "start without data"
             )
 
     async def _known_data(self, metadata: MetadataStore) -> KnownData:
@@ -731,4 +734,4 @@ def _write_ready_file(path: Path, description: dict[str, object]) -> None:
         partial.write_text(json.dumps(description) + "\n")
         partial.replace(path)
     except OSError as error:
-        raise StartError(f"cannot write the ready file {path}: {error.strerror or error}") from error
+        raise StartError(f"the ready file {path} cannot be written: {error.strerror or error}") from error

@@ -111,7 +111,7 @@ def test_start_with_too_few_bookies_serves_and_says_so(cluster: BookKeeperCluste
             client.create_producer(topic)
         client.close()
         found = call(f"{broker.http_url}/admin/v2/persistent/public/default/in-bookies-few/explain").json
-        assert "4 bookies are needed and 3 can be used" in json.dumps(found)
+        assert "A new ledger needs 4 bookies, but only 3 bookies are usable" in json.dumps(found)
         assert "bookies.too_few" in broker.log.read_text()
     settings["managedLedgerDefaultEnsembleSize"] = "3"
     (tmp_path / "enough").mkdir()

@@ -124,7 +124,7 @@ async def test_errors_tell_what_to_do(cluster: BookKeeperCluster, command: Comma
     code, _, error = await command("dump")
     assert (code, "needs --ledger N or --topic" in error) == (2, True)
     code, _, error = await command("verify", "data")
-    assert (code, "either DIR, or --metadata-store" in error) == (2, True)
+    assert (code, "either DIR for a data directory, or --metadata-store" in error) == (2, True)
 
 
 async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, command: Command) -> None:

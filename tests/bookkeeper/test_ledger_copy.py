@@ -150,7 +150,7 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
     (tmp_path / "on-bookkeeper").mkdir()
     remote = BrokerProcess(tmp_path / "on-bookkeeper", settings)
     with remote.running_well():
-        assert "Stop them" in guide.run(*copy, expects=2)
+        assert "Stop these brokers" in guide.run(*copy, expects=2)
         client = client_of(remote)
         consumer = subscribe(client, "holes")
         assert sorted(received(consumer, len(open_numbers))) == sorted(open_numbers)

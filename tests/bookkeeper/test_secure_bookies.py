@@ -108,7 +108,7 @@ async def test_wrong_user_is_refused(secure: SecureCluster) -> None:
             with pytest.raises(BookieUnavailable, match="check user and password"):
                 await client.bookie_space(bookie_id)
     async with connected(secure.cluster, OPTIONS, secure.connector(None)) as client:
-        with pytest.raises(BookieUnavailable, match="demands the authentication"):
+        with pytest.raises(BookieUnavailable, match="requires that its clients authenticate"):
             await client.bookie_space(bookie_id)
 
 

@@ -143,7 +143,7 @@ def test_what_is_not_there_for_a_subscription_is_told_in_a_line(run: Run, client
     for command in (["draining", "plain", "s"], ["waiting", "plain", "s"], ["hash", "plain", "s", "k"]):
         ran = run(*command)
         assert ran.code == 1
-        assert "only Key_Shared has" in ran.err
+        assert "only Key_Shared subscriptions have" in ran.err
     for command in ("unacked", "draining", "holes", "delayed"):  # type: ignore[assignment]
         assert run(command, "plain", "nosuch").code == 1
     consumer.close()

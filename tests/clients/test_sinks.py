@@ -100,7 +100,7 @@ async def test_a_batch_is_refused_as_a_whole_and_written_again(client: PulsarCli
 async def test_a_transaction_of_a_batch_is_not_committed_by_itself(client: PulsarClient, topic: str) -> None:
     sink, producer = client.sink(next(names)), await client.producer(topic)
     transaction = await written(sink, producer, 0, b"a")
-    with pytest.raises(InvalidTxnStatus, match="committed with that batch only"):
+    with pytest.raises(InvalidTxnStatus, match="committed only with this batch"):
         await transaction.commit()
     assert await sink.commit_together(0, [transaction.id])
     assert await seen(client, topic) == [b"a"]

@@ -103,7 +103,9 @@ def test_restore_points_are_incremental_and_independent(loaded: BrokerProcess, t
     publish(loaded, 10, first=150)  # positions continue
     assert entry_count(loaded) == 160
     # Its history differs from that of the backup now.
-    assert "backup of another data directory, or of this one before it was restored" in backup(loaded, target, code=1)
+    assert "backup of another data directory, or of this data directory before a restore" in backup(
+        loaded, target, code=1
+    )
     listed = run_command("backup", target, "--list")
     assert all(each["restorePoint"] in listed for each in (first, second, third))
 
@@ -145,7 +147,9 @@ def test_keep_deletes_old_restore_points_and_unused_ledgers(loaded: BrokerProces
 def test_stopped_broker_can_be_backed_up(loaded: BrokerProcess, target: Path) -> None:
     assert "is in use by process" in run_command("backup", target, "--data", loaded.data, code=1)
     loaded.kill()
-    assert "was not stopped cleanly: start it" in run_command("backup", target, "--data", loaded.data, code=1)
+    assert "did not stop cleanly: start the broker again" in run_command(
+        "backup", target, "--data", loaded.data, code=1
+    )
     loaded.start()
     assert loaded.stop() == 0
     run_command("backup", target, "--data", loaded.data, "--quiet")
@@ -227,7 +231,7 @@ def test_restore_refuses_unsuitable_directories(loaded: BrokerProcess, target: P
     foreign.mkdir()
     (foreign / "thesis.txt").touch()
     assert "is not empty (it contains thesis.txt)" in run_command("restore", target, "--data", foreign, code=1)
-    assert "is not empty and is no backup directory" in backup(loaded, foreign, code=1)
+    assert "is neither empty nor a backup directory" in backup(loaded, foreign, code=1)
     assert "is not a backup directory" in run_command("restore", foreign, "--data", tmp_path / "new", code=1)
     assert "has no restore point 1. Restore points: 2" in run_command(
         "restore", target, "--data", tmp_path / "new", "--point", "1", code=1

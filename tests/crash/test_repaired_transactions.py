@@ -140,7 +140,7 @@ def _names(line: str, fault: Wrong, promised: Promised) -> bool:
         of_cursor = f"{path}, 's': "
         if of_cursor not in line:
             return _is_log_line(line, fault)
-        if certain := re.search(r"those up to (\d+):(-?\d+)", line):
+        if certain := re.search(r"entries up to (\d+):(-?\d+)", line):
             return (int(certain[1]), int(certain[2])) < fault.place
         if "delivery time" in fault.text:
             return "delivery times" in line
@@ -242,7 +242,7 @@ def test_one_flipped_bit_in_acknowledgements_names_that_cursor_alone(
     lost = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lost: ")]
     assert len(lost) == 1, lost
     assert f"{ROOT}in, 's': perhaps its last acknowledgements" in lost[0]
-    assert "those up to " in lost[0]
+    assert "entries up to " in lost[0]
     assert " are certain; " in lost[0]
     assert repaired(directory, made.promised, capsys) == []
 

@@ -252,7 +252,8 @@ async def _moves() -> None:
             assert owner(cluster) is broker
         assert await rest(cluster.brokers[0], "PUT", f"{NAMESPACE}/{bundle}/unload?destinationBroker=nowhere:1") == (
             409,
-            f"Broker nowhere:1 does not exist; running: {', '.join(sorted(each.registered.broker_id for each in cluster.brokers))}",
+            "The destination broker nowhere:1 is not running. Running brokers: "
+            + ", ".join(sorted(each.registered.broker_id for each in cluster.brokers)),
         )
         before = cluster.brokers[1].service.loaded.persistent[TOPIC]
         assert await rest(cluster.brokers[0], "PUT", f"{NAMESPACE}/{bundle}/split") == (204, None)

@@ -127,7 +127,7 @@ def test_a_line_that_is_no_message_ends_the_run_and_what_was_before_it_is_stored
     ran = run("produce", "half", "--lines", str(tmp_path / "l"), "--json-lines")
     assert ran.code == 1
     assert ran.out.startswith("1 message stored")
-    assert ran.err == "pybroker: line 2 is not a message: not JSON\n"
+    assert ran.err == "pybroker: line 2 of the input is not a valid message: not JSON\n"
     assert run("consume", "half", "--until-end", "--json").values == ["good"]
 
 
@@ -225,17 +225,17 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
         (["consume", "a", "-s", "s", "--from", "1:2"], 2, "earliest or latest"),
         (["consume", "a", "--no-ack"], 2, "add --subscription"),
         (["consume", "a", "--values", "--json"], 2, "--values and --json exclude"),
-        (["consume", "a", "--null"], 2, "need --values"),
-        (["produce", "a", "x", "--json-lines"], 2, "apply to lines"),
-        (["produce", "a", "--json-lines", "--key", "k"], 2, "the lines contain the keys"),
+        (["consume", "a", "--null"], 2, "work only with --values"),
+        (["produce", "a", "x", "--json-lines"], 2, "work only when each line is a message"),
+        (["produce", "a", "--json-lines", "--key", "k"], 2, "each line contains its own key"),
         (["produce", "a", "--file", "/no/such"], 1, "cannot read /no/such: No such file"),
         (["produce", "a", "--lines", "/no/such"], 1, "cannot read /no/such: No such file"),
         (["explain", "a", "--key", "k"], 2, "need a subscription"),
-        (["explain", "a", "s", "--producer", "p"], 2, "omit the subscription"),
+        (["explain", "a", "s", "--producer", "p"], 2, "remove the subscription"),
         (["explain", "a", "s", "--id", "x"], 2, "not a message id"),
-        (["redeliver", "a", "s", "1:2:3"], 2, "a batch is delivered as a whole"),
-        (["disconnect", "a", "--consumer", "c"], 2, "--consumer needs its subscription"),
-        (["disconnect", "a", "s", "--producer", "p"], 2, "--producer takes no subscription"),
+        (["redeliver", "a", "s", "1:2:3"], 2, "works only on whole batches"),
+        (["disconnect", "a", "--consumer", "c"], 2, "--consumer needs the subscription"),
+        (["disconnect", "a", "s", "--producer", "p"], 2, "--producer cannot be used with a subscription"),
         (["topics", "--url", "http://127.0.0.1:1"], 1, "Check that a broker is running there"),
         (["topics", "--token-file", "/no/such"], 1, "/no/such cannot be read"),
         (

@@ -123,7 +123,7 @@ async def test_another_writer_is_refused_before_it_loses_rows_until_it_takes_ove
     for path in ("s/open", "s/commit"):
         refused = await post(broker, path, batch=0, writer="b")
         assert refused.status == 409
-        assert "take it over" in refused.json["reason"]
+        assert "take over the sink" in refused.json["reason"]
     txn = await opened(broker, client, "s", 0, TOPIC, writer="b", takeOver=True)
     assert (await post(broker, "s/commit", batch=0, writer="b", transactions=[txn], takeOver=True)).status == 200
     assert (await rest(broker, "sinks/s")).json["writer"] == "b"

@@ -323,12 +323,12 @@ async def test_what_cannot_be_meant_is_refused_with_the_reason(broker: MemoryBro
     await broker.consumer(topic, "s", RecordingPeer())
     for query, reason in (
         ("limit=0", "limit is 0"),
-        ("after=AAAA", "is not what `next`"),
-        ("after=%ff", "is not what `next`"),
-        ("after=WyJkcmFpbmluZyIsMV0", "is not what `next`"),
+        ("after=AAAA", "use the value of `next`"),
+        ("after=%ff", "use the value of `next`"),
+        ("after=WyJkcmFpbmluZyIsMV0", "use the value of `next`"),
         ("key=a&keyBase64=YQ==", "only one of key and keyBase64"),
         ("keyBase64=%21", "not Base64"),
-        ("hash=5", "only Key_Shared has hashes"),
+        ("hash=5", "only Key_Shared subscriptions have hashes"),
     ):
         answer = await broker.rest("GET", f"{AT}/unacked?{query}")
         assert (answer.status, reason in answer.json["reason"]) == (412, True), query

@@ -48,7 +48,8 @@ async def test_reader_uses_the_bulk_endpoint_and_the_broker_says_why(tmp_path: P
         for directory in (None, tmp_path):
             assert await asyncio.to_thread(read_all, broker, "auto", directory) == (BulkSource, ENTRIES)
         with pytest.raises(
-            ReadingFailed, match="segment files cannot be read: the broker does not store its ledgers in files"
+            ReadingFailed,
+            match="the segment files of the broker cannot be read: the broker does not store its ledgers in files",
         ):
             await asyncio.to_thread(read_all, broker, "segment")
         root = f"http://127.0.0.1:{broker.port}/admin/v3"

@@ -80,7 +80,7 @@ def _add_fact_to_checkpoint(data: Path) -> str:
 
 def _raise_metadata(data: Path) -> str:
     _change(data / "metadata.db", f"PRAGMA user_version = {LAYOUT_VERSION + 1}")
-    return f"metadata.db cannot be opened: it has layout {LAYOUT_VERSION + 1}, {_reads(LAYOUT_VERSION)}"
+    return f"metadata.db cannot be opened: the database has layout {LAYOUT_VERSION + 1}, {_reads(LAYOUT_VERSION)}"
 
 
 def _reads(version: int) -> str:
@@ -198,7 +198,7 @@ async def _open_and(change: Callable[[Stores], Awaitable[None]], data: Path) -> 
 
 
 def _knows(version: int) -> str:
-    return f"version {version + 1}, this broker reads up to {version}"
+    return f"version {version + 1}, but this broker reads only versions up to {version}"
 
 
 async def _raise_versions_of_topics(stores: Stores) -> None:
@@ -285,5 +285,5 @@ def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
         broker.start()
     version = f"version {SEGMENT_VERSION + 1}, this version of pybroker supports {SEGMENT_VERSION}"
     advice = "start the newer version that wrote it"
-    assert f"the segment of ledger {ledger_id} has {version}: {advice}" in str(refused.value)
+    assert f"the file of ledger {ledger_id} has {version}: {advice}" in str(refused.value)
     assert _contents(broker.data) == before

@@ -85,7 +85,7 @@ def test_two_inits_at_the_same_time_both_succeed(server: ZooKeeperServer, root: 
     [
         ([], 2, "no metadata store"),
         (["--metadata-store", "etcd:h:1"], 2, "metadataStoreUrl cannot be 'etcd:h:1'"),
-        (["--metadata-store", "zk:h:x"], 2, "is no server"),
+        (["--metadata-store", "zk:h:x"], 2, "is not a server address"),
         (["--metadata-store", "zk:h:1", "--cluster", "a b"], 2, "clusterName cannot be 'a b'"),
         (
             ["--metadata-store", "zk:127.0.0.1:1", "--set", "metadataStoreStartTimeoutSeconds=1"],

@@ -70,9 +70,13 @@ class AuthenticationService:
         if self._anonymous_role:
             return Identity(self._anonymous_role, provider_names.NONE, None)
         if method in {"", provider_names.NONE}:
-            raise AuthenticationError(f"authentication is required; methods: {', '.join(self._providers)}")
+            raise AuthenticationError(
+                "The request has no credentials, but authentication is required. Supported methods: "
+                f"{', '.join(self._providers)}"
+            )
         raise AuthenticationError(
-            f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
+            f"The authentication method {method[:40]!r} is not configured. Supported methods: "
+            f"{', '.join(self._providers)}"
         )
 
     @property
@@ -139,7 +143,7 @@ class AuthenticationService:
         if method == provider_names.BASIC and method in self._providers:
             data = decoded_base64(text.encode())
             if data is None:
-                raise AuthenticationError("the Authorization header is not base64")
+                raise AuthenticationError("the Authorization header is not valid base64")
         return method, data or b""
 
     def authenticate_http(
@@ -174,6 +178,7 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
     assert method == provider_names.TLS, method
     if config.tls_allow_insecure_connection:
         raise ConfigError(
-            "authentication provider tls cannot be used with tlsAllowInsecureConnection=true: remove one of them"
+            "The authentication provider tls cannot be used with tlsAllowInsecureConnection=true: remove one "
+            "of these settings"
         )
     return TlsProvider()

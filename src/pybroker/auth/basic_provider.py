@@ -52,14 +52,14 @@ class BasicProvider(AuthenticationProvider):
             is_right = self.verify(user, password)
             self.remember(user, password, is_right)
         if not is_right:
-            raise AuthenticationError("unknown user or wrong password")
+            raise AuthenticationError("the user is unknown, or the password is wrong")
         return Identity(user, provider_names.BASIC, None)
 
     def credentials(self, data: bytes) -> tuple[str, str]:
         try:
             user, colon, password = data.decode().partition(":")
         except UnicodeDecodeError:
-            raise AuthenticationError("user and password are not UTF-8") from None
+            raise AuthenticationError("the user name or the password is not UTF-8") from None
         if not colon:
             raise AuthenticationError("no user and password were sent" if not data else "expected user:password")
         return user, password
@@ -108,8 +108,11 @@ class BasicProvider(AuthenticationProvider):
                 continue
             user, colon, password_hash = line.strip().partition(":")
             if not user or not colon or self._context.identify(password_hash) is None:
-                raise ConfigError(f"basicAuthConf, line {number}: expected user:hash with an apr1, SHA-1 or crypt hash")
+                raise ConfigError(
+                    f"basicAuthConf, line {number}: the line must have the form user:hash, with an apr1, SHA-1 or "
+                    "crypt hash"
+                )
             hashes[user] = password_hash
         if not hashes:
-            raise ConfigError("basicAuthConf contains no user: add a line user:hash")
+            raise ConfigError("the file of basicAuthConf contains no user: add a line of the form user:hash")
         return hashes

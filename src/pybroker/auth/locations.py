@@ -34,10 +34,15 @@ def read_location(key: str, text: str) -> bytes:
     if is_file:
         return _file(key, path)
     if looks_like_path(text):
-        raise ConfigError(f"{key}: file {text} does not exist. Set a path, or the key itself as data:;base64,...")
+        raise ConfigError(
+            f"{key}: file {text} does not exist. Set the path of a file, or set the content of the key as "
+            "data:;base64,..."
+        )
     decoded = decoded_base64(text.encode())
     if decoded is None:
-        raise ConfigError(f"{key}: the value is not an existing file, a file: or data: URL, or base64 text")
+        raise ConfigError(
+            f"{key}: the value must be the path of an existing file, a file: URL, a data: URL, or base64 text"
+        )
     return decoded
 
 

@@ -14,5 +14,7 @@ class TlsProvider(AuthenticationProvider):
         if peer_certificate is None:
             raise AuthenticationError("the client sent no certificate")
         if not peer_certificate.common_name:
-            raise AuthenticationError("the client certificate has no common name, which is needed as the role")
+            raise AuthenticationError(
+                "the TLS certificate of the client has no common name, which the broker uses as the role"
+            )
         return Identity(peer_certificate.common_name, provider_names.TLS, None)

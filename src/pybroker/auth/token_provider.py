@@ -54,7 +54,7 @@ class TokenProvider(AuthenticationProvider):
         import jwt  # noqa: PLC0415  (slow, with cryptography: only its users wait for it)
 
         if settings.audience_claim and not settings.audience:
-            raise ConfigError("tokenAudienceClaim is set, so tokenAudience must be set, too")
+            raise ConfigError("tokenAudienceClaim is set, so tokenAudience must be set as well")
         if settings.secret_key:
             self._keys = _secret_keys(read_location("tokenSecretKey", settings.secret_key))
         elif settings.public_key:
@@ -84,7 +84,7 @@ class TokenProvider(AuthenticationProvider):
                 continue  # the library's message can contain parts of the token
             if isinstance(claims, dict):
                 return claims
-        raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
+        raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
         """Check the validity period of the token. Return its expiry time, None without one. Raises
@@ -107,7 +107,7 @@ class TokenProvider(AuthenticationProvider):
         found = claims.get(self._settings.audience_claim)
         audiences = found if isinstance(found, list) else [found]
         if self._settings.audience not in audiences:
-            raise AuthenticationError("the token's audience is not tokenAudience of the broker")
+            raise AuthenticationError("the token's audience is not the tokenAudience of the broker")
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._settings.role_claim)
@@ -150,7 +150,9 @@ def _secret_keys(content: bytes) -> list[_VerifyingKey]:
         if secret and algorithms:
             keys.append(_VerifyingKey(secret, algorithms))
     if not keys:
-        raise ConfigError(f"tokenSecretKey has {len(content)} bytes; a secret needs at least {MIN_SECRET_BYTES}")
+        raise ConfigError(
+            f"the key in tokenSecretKey has {len(content)} bytes; at least {MIN_SECRET_BYTES} bytes are needed"
+        )
     try:
         jwt.PyJWS().encode(b"{}", content, algorithm=keys[0].algorithms[0])
     except jwt.InvalidKeyError as error:

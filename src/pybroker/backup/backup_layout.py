@@ -106,11 +106,12 @@ def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
         found = json.loads(body).get("format")
         if isinstance(found, int) and found > BACKUP_FORMAT:
             raise BackupError(
-                f"{path} has format {found}, pybroker supports {BACKUP_FORMAT}: use the version that wrote it"
+                f"{path} has format {found}, but this pybroker supports only format {BACKUP_FORMAT}: use the "
+                "pybroker version that wrote the backup"
             )
         return msgspec.json.decode(body, type=kind)
     except (ValueError, AttributeError, msgspec.DecodeError) as error:
-        raise BackupError(f"{path} is damaged: {error}. Use another restore point, or another backup") from error
+        raise BackupError(f"{path} is damaged: {error}. Use another restore point or another backup") from error
 
 
 def encode_ledger_line(copied: CopiedLedger) -> bytes:
@@ -157,16 +158,17 @@ def plan_copies(
         length = end_offsets.get(ledger_id, size)
         if length > size:
             raise BackupError(
-                f"{segment_path(Path(), ledger_id)} has {size} bytes, and checkpoint.db records {length}. The data directory is"
-                " damaged: `pybroker ledger verify` reports the details"
+                f"The data directory is damaged: {segment_path(Path(), ledger_id)} has {size} bytes, but "
+                f"checkpoint.db records {length} bytes. `pybroker ledger verify` reports the details"
             )
         if not length:
             continue
         before = copied.get(ledger_id, CopiedLedger(ledger_id, 0, 0))
         if before.length > length:
             raise BackupError(
-                f"the backup contains {before.length} bytes of ledger {ledger_id}, and the broker {length}: the broker has lost"
-                " data since, or its directory was replaced. Use a new backup directory"
+                f"The backup contains {before.length} bytes of ledger {ledger_id}, but the broker has only "
+                f"{length} bytes: since the last backup, the broker has lost data, or its data directory was "
+                "replaced. Use a new backup directory"
             )
         if before.length == length:
             unchanged.append(before)
@@ -213,7 +215,7 @@ def read_manifest(directory: Path, point: str) -> Manifest:
     manifest = decode_checked(data, Manifest, path)
     # Names become paths in the data directory, so an untrusted backup must not name other files.
     if sorted(database.name for database in manifest.databases) != sorted(DATABASES):
-        raise BackupError(f"{path} is damaged: it names other databases than {', '.join(DATABASES)}")
+        raise BackupError(f"{path} is damaged: its list of databases is not {', '.join(DATABASES)}")
     return manifest
 
 

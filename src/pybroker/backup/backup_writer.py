@@ -181,7 +181,9 @@ class _Writer:
         path = segment_path(target, task.ledger)
         crc = self._copier.copy(segment_path(source, task.ledger), path, task.offset, task.length, task.crc)
         if self._copier.checksum(path, task.offset, task.length, task.crc) != crc:
-            raise BackupError(f"{path} does not contain the bytes that were written to it: check that disk")
+            raise BackupError(
+                f"The copied file {path} differs from the data that was written to it: check the disk of the backup"
+            )
         return CopiedLedger(task.ledger, task.length, crc)
 
     @staticmethod
@@ -237,19 +239,22 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
     if not path.exists():
         if names := {path.name for path in target.iterdir()} - {"lost+found", BACKUP_FILE + ".new"}:
             raise BackupError(
-                f"{target} is not empty and is no backup directory (it contains {min(names)}): use an empty one"
+                f"{target} is neither empty nor a backup directory (it contains {min(names)}): use an empty directory"
             )
         write_durably(path, encode_checked(BackupHead(BACKUP_FORMAT, lineage)))
     if read_head(target).lineage != lineage:
         raise BackupError(
-            f"{target} is the backup of another data directory, or of this one before it was restored: use another directory"
+            f"{target} is a backup of another data directory, or of this data directory before a restore: use "
+            "another backup directory"
         )
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BackupError(f"{target} is in use by another backup: retry when it is complete") from None
+            raise BackupError(
+                f"{target} is in use by another backup: run the backup again when the other backup is complete"
+            ) from None
         yield
     finally:
         os.close(descriptor)
@@ -269,7 +274,9 @@ def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: s
     finally:
         table.close()
     if not is_clean:
-        raise BackupError(f"the broker of {data} was not stopped cleanly: start it, and make the backup while it runs")
+        raise BackupError(
+            f"the broker of {data} did not stop cleanly: start the broker again, and make the backup while it runs"
+        )
     return BackupSource(data, snapshot_id, asyncio.run(_stored_lineage(data, new_lineage)), created_ms)
 
 

@@ -132,7 +132,8 @@ class DataSnapshots:
     async def _create(self, snapshot_id: str, directory: Path) -> DataSnapshot:
         if (reason := self._store.refusal()) is not None:
             raise StoreError(
-                f"the broker has no disk space ({reason}), so no checkpoint can end. Free disk space, then try again"
+                f"The broker cannot make a checkpoint for the snapshot, because it has no disk space ({reason}). "
+                "Free disk space, then try again"
             )
         lineage = await self._lineage()
         ledgers = StoreDirectories.below(self._directory).ledgers
@@ -171,10 +172,11 @@ class DataSnapshots:
                 return
         except TimeoutError:
             raise StoreError(
-                f"a checkpoint took longer than dataSnapshotPauseTimeoutMs ({self._config.data_snapshot_pause_timeout_ms} ms)."
-                " Metadata requests wait for it, so no snapshot was taken. Try again with less load, or increase the timeout"
+                f"No snapshot was taken, because its checkpoint took longer than dataSnapshotPauseTimeoutMs "
+                f"({self._config.data_snapshot_pause_timeout_ms} ms), during which metadata requests wait. "
+                "Try again when the broker has less load, or increase the timeout"
             ) from None
-        raise StoreError("the ledger store makes no checkpoint, because it has failed or is closing")
+        raise StoreError("the ledger store cannot make a checkpoint, because the store has failed or is closing")
 
     async def _lineage(self) -> str:
         found = await self._metadata.get(BACKUP_LINEAGE)

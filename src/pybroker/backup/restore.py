@@ -138,9 +138,12 @@ def _copy(copier: FileCopier, source: Path, target: Path, length: int, crc: int,
     except FileNotFoundError as error:
         raise BackupError(f"the backup is incomplete: {error.filename} is missing. Use another backup") from error
     if written != crc:
-        raise BackupError(f"{source} is damaged: wrong checksum. Use another restore point, or another backup")
+        raise BackupError(f"{source} is damaged: its checksum is wrong. Use another restore point or another backup")
     if copier.checksum(target, 0, length, 0) != crc:
-        raise BackupError(f"{target} does not contain the bytes that were written to it: check that disk")
+        raise BackupError(
+            f"The restored file {target} differs from the data that was written to it: check the disk of the data "
+            "directory"
+        )
 
 
 def _require_empty(data: Path, marker: Path, point: str) -> None:
@@ -152,8 +155,8 @@ def _require_empty(data: Path, marker: Path, point: str) -> None:
         started = marker.read_text(errors="replace").strip()
         if started and started != point:
             raise BackupError(
-                f"{data} contains an interrupted restore of {started}: complete it with --point {started}, or use an empty"
-                " directory"
+                f"{data} contains an interrupted restore of the point {started}: complete it with --point "
+                f"{started}, or use an empty directory"
             )
         return
     names = {path.name for path in data.iterdir()} - {LOCK_FILE_NAME, "lost+found", marker.name + ".new"}

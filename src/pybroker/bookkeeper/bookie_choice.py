@@ -62,5 +62,7 @@ def choose_bookies(count: int, healthy: Iterable[str], others: Iterable[str], ch
     chance.shuffle(second)
     chosen = (first + second)[:count]
     if len(chosen) < count:
-        raise NotEnoughBookies(f"{count} bookies are needed and {len(chosen)} can be used. Start more bookies.")
+        raise NotEnoughBookies(
+            f"A new ledger needs {count} bookies, but only {len(chosen)} bookies are usable. Start more bookies."
+        )
     return chosen

@@ -144,8 +144,8 @@ class BookKeeperClient:
             known = await self._recovery(ledger_id, known.metadata.password).run()
         if known.metadata.last_entry_id < writer.last_confirmed:
             raise BookKeeperError(
-                f"Ledger {ledger_id} was closed by another client at entry {known.metadata.last_entry_id}, although entry"
-                f" {writer.last_confirmed} was stored: entries are lost."
+                f"Entries are lost: another client closed ledger {ledger_id} at entry "
+                f"{known.metadata.last_entry_id}, although entry {writer.last_confirmed} was stored."
             )
         return known.metadata
 

@@ -77,7 +77,7 @@ class ConnectionV3(asyncio.Protocol):
                 return await done
         except TimeoutError as error:
             self.close(f"no answer to {operation.name} in {self._options.read_timeout_ms:g} ms")
-            raise BookieUnavailable(f"Bookie {self.bookie_id} did not answer {operation.name} in time.") from error
+            raise BookieUnavailable(f"Bookie {self.bookie_id} did not respond to {operation.name} in time.") from error
         finally:
             self._requests.pop(number, None)
 

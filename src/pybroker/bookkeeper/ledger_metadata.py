@@ -62,7 +62,9 @@ class LedgerMetadata:
         for segment in reversed(self.segments):
             if segment.first_entry_id <= entry_id:
                 return segment
-        raise AssertionError("the first segment begins at 0")
+        raise AssertionError(
+            "no segment of the ledger contains the entry, although the first segment begins at entry 0"
+        )
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
         """Return the metadata with another ensemble from `first_entry_id` on; an empty last segment is replaced."""
@@ -106,13 +108,15 @@ def decode_metadata(value: bytes) -> LedgerMetadata:
     """Decode a ledger's metadata. Raises InvalidMetadata."""
     if not value.startswith(_VERSION_3):
         version = value[len(_HEAD) :].split(b"\n", 1)[0][:10] if value.startswith(_HEAD) else b"?"
-        raise InvalidMetadata(f"Ledger metadata of format version {version!r} is not supported; version 3 is.")
+        raise InvalidMetadata(
+            f"Ledger metadata of format version {version!r} is not supported; the supported version is 3."
+        )
     try:
         size, start = varint.decode(value, len(_VERSION_3), len(value))
     except ProtocolViolation as error:
         raise InvalidMetadata("The size of ledger metadata is not a number.") from error
     if len(value) - start != size:
-        raise InvalidMetadata(f"Ledger metadata has {len(value) - start} bytes instead of {size}.")
+        raise InvalidMetadata(f"The ledger metadata has {len(value) - start} bytes, but its length field says {size}.")
     form = LedgerMetadataFormat()
     try:
         form.ParseFromString(value[start:])
@@ -129,15 +133,15 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
         state = LedgerState(form.state)
         digest_type = DigestType(form.digest_type) if form.HasField("digest_type") else DigestType.HMAC
     except ValueError as error:
-        raise InvalidMetadata(f"Ledger metadata has an invalid value: {error}") from error
+        raise InvalidMetadata(f"The ledger metadata has an invalid value: {error}") from error
     texts = [*(member for each in segments for member in each.ensemble), *(each.key for each in form.custom_metadata)]
     if not all(isinstance(text, str) for text in texts):  # protobuf returns invalid UTF-8 as bytes
-        raise InvalidMetadata("Ledger metadata has a name that is not UTF-8.")
+        raise InvalidMetadata("The ledger metadata contains a name that is not UTF-8.")
     if not segments or segments[0].first_entry_id != 0:
-        raise InvalidMetadata("Ledger metadata has no bookies for entry 0.")
+        raise InvalidMetadata("The ledger metadata has no bookies for entry 0.")
     for segment, later in pairwise(segments):
         if segment.first_entry_id >= later.first_entry_id:
-            raise InvalidMetadata("The segments of ledger metadata are not in order.")
+            raise InvalidMetadata("The segments in the ledger metadata are not in ascending order of entries.")
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
         raise InvalidMetadata(f"An ensemble in the ledger metadata does not have {quorums.ensemble_size} bookies.")
     if any(len(set(each.ensemble)) != len(each.ensemble) for each in segments):
@@ -145,7 +149,7 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
     is_closed = state is LedgerState.CLOSED
     last_entry_id = form.last_entry_id if is_closed else -1
     if is_closed and (not form.HasField("last_entry_id") or last_entry_id < -1 or form.length < 0):
-        raise InvalidMetadata("Ledger metadata of a closed ledger has no valid last entry.")
+        raise InvalidMetadata("The metadata of a closed ledger has no valid last entry.")
     custom = {each.key: each.value for each in form.custom_metadata}
     created_ms = form.created_ms if form.HasField("created_ms") else None
     length_bytes, password, token = form.length, form.password, form.token

@@ -22,7 +22,7 @@ def ledger_path(ledger_id: int) -> str:
     `SHORT_IDS_END` on.
     """
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
-        raise ValueError(f"{ledger_id} is not a ledger id")
+        raise ValueError(f"{ledger_id} is not a valid ledger id")
     is_short = ledger_id < SHORT_IDS_END
     digits = f"{ledger_id:0{_SHORT_DIGITS if is_short else _LONG_DIGITS}d}"
     cuts = (0, *(_SHORT_CUTS if is_short else _LONG_CUTS), len(digits))

@@ -83,7 +83,9 @@ class LedgerReader:
                     continue
             heard = heard or code == OK or code in _MISSING
         if not heard:
-            raise EntryUnavailable(f"No bookie of ledger {self.ledger_id} responds: its last entry is not known.")
+            raise EntryUnavailable(
+                f"The last entry of ledger {self.ledger_id} is unknown, because none of its bookies responds."
+            )
         return self.last_readable
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
@@ -95,7 +97,7 @@ class LedgerReader:
         last = min(first_entry_id + max_entries - 1, self.last_readable)
         if not 0 <= first_entry_id <= last:
             raise NoSuchEntry(
-                f"Ledger {self.ledger_id} has no entry {first_entry_id}: the last one is {self.last_readable}."
+                f"Ledger {self.ledger_id} has no entry {first_entry_id}: its last entry is {self.last_readable}."
             )
         quorums = self.metadata.quorums
         if self._options.use_batch_reads and first_entry_id < last and quorums.write_quorum == quorums.ensemble_size:

@@ -164,7 +164,8 @@ class LedgerRecovery:
                 coverage.fenced(index)
         if not coverage.is_covered():
             raise EntryUnavailable(
-                f"Ledger {self._ledger_id} cannot be recovered now: too few of its bookies {', '.join(ensemble)} answer."
+                f"Ledger {self._ledger_id} cannot be recovered now, because too few of its bookies "
+                f"{', '.join(ensemble)} respond."
             )
         return last_confirmed
 
@@ -202,8 +203,8 @@ class LedgerRecovery:
         if search.verdict is Verdict.MISSING:
             return None
         raise EntryUnavailable(
-            f"Ledger {self._ledger_id} cannot be recovered now: too few of the bookies {', '.join(replicas)} tell whether"
-            f" entry {entry_id} exists."
+            f"Ledger {self._ledger_id} cannot be recovered now, because too few of the bookies "
+            f"{', '.join(replicas)} report whether entry {entry_id} exists."
         )
 
     async def _length_up_to(self, metadata: LedgerMetadata, entry_id: int) -> int:

@@ -102,7 +102,10 @@ class StoredEnsembles(EnsembleRecorder):
 
         def change(found: LedgerMetadata) -> LedgerMetadata | None:
             if found.state is not LedgerState.OPEN:
-                raise LedgerFenced(f"Another client recovers ledger {self._ledger_id} (state {found.state.name}).")
+                raise LedgerFenced(
+                    f"Another client is recovering ledger {self._ledger_id} (state {found.state.name}), so this "
+                    "client cannot write to it any more."
+                )
             if found.last_segment == wanted.last_segment:
                 return None
             if found.last_segment != own.last_segment:
@@ -183,10 +186,10 @@ class LedgerWriter:
         if self._error is not None:
             raise self._error
         if self._has_limits and (reason := self.refusal()) is not None:
-            raise TooManyPending(f"The entry is refused: {reason}. Append it again later.")
+            raise TooManyPending(f"The entry cannot be added now: {reason}. Append the entry again later.")
         if len(payload) + _HEAD_BYTES > self._options.max_frame_bytes:
             raise EntryTooLarge(
-                f"An entry of {len(payload)} bytes is larger than {self._options.max_frame_bytes - _HEAD_BYTES}."
+                f"The entry has {len(payload)} bytes; the maximum is {self._options.max_frame_bytes - _HEAD_BYTES}."
             )
         state = self._state
         entry_id = state.last_pushed + 1

@@ -25,8 +25,9 @@ class Quorums:
     def __post_init__(self) -> None:
         if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
             raise ValueError(
-                f"ensemble {self.ensemble_size}, write quorum {self.write_quorum} and ack quorum {self.ack_quorum}"
-                " must not increase from the first to the last, and 1 is the least"
+                f"Invalid quorums: ensemble size {self.ensemble_size} must be at least write quorum "
+                f"{self.write_quorum}, write quorum at least ack quorum {self.ack_quorum}, and ack quorum at "
+                "least 1"
             )
 
     def write_sets(self) -> tuple[tuple[int, ...], ...]:

@@ -110,7 +110,7 @@ class SecureConnector:
                 login.step(auth_payload(await handshake.call(auth_request(_SECOND_AUTH, response))))
         except TimeoutError as error:
             raise HandshakeFailed(
-                f"the bookie does not answer the authentication of user {credentials.user}: check user and password"
+                f"the bookie did not respond to the login of user {credentials.user}: check user and password"
             ) from error
 
 

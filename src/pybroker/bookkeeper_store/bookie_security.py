@@ -16,7 +16,7 @@ from pybroker.zookeeper.jaas import sasl_credentials
 SASL_PLUGIN = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 SASL_PARAMETER = "saslJaasClientSectionName"
 DEFAULT_SECTION = "BookKeeper"
-"""As in Java."""
+"""Name of the JAAS section if the configuration gives none, as in the Java client."""
 _PEM = "PEM"
 
 
@@ -42,7 +42,7 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
         ("bookkeeperTLSTrustCertTypes", config.bookkeeper_tls_trust_cert_types),
     ):
         if value != _PEM:
-            raise ConfigError(f"{key}={value}: the broker reads {_PEM} files only; convert the key store to {_PEM}")
+            raise ConfigError(f"{key}={value}: the broker can read only {_PEM} files. Convert the key store to {_PEM}")
     try:
         context = ssl.create_default_context(cafile=config.bookkeeper_tls_trust_certs_file_path or None)
         context.check_hostname = config.bookkeeper_tls_hostname_verification_enabled
@@ -53,7 +53,7 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
                 _key_password(config),
             )
     except OSError as error:
-        raise ConfigError(f"bookkeeperTLS* files cannot be used: {error}") from error
+        raise ConfigError(f"the bookkeeperTLS* files cannot be used: {error}") from error
     return context
 
 
@@ -70,7 +70,9 @@ def _credentials(config: BrokerConfig) -> SaslCredentials | None:
     if not plugin:
         return None
     if plugin != SASL_PLUGIN:
-        raise ConfigError(f"bookkeeperClientAuthenticationPlugin={plugin}: the broker has {SASL_PLUGIN} only")
+        raise ConfigError(
+            f"bookkeeperClientAuthenticationPlugin={plugin} is not supported: the broker has only {SASL_PLUGIN}"
+        )
     name = config.bookkeeper_client_authentication_parameters_name
     if name not in ("", SASL_PARAMETER):
         raise ConfigError(f"bookkeeperClientAuthenticationParametersName={name}: {SASL_PLUGIN} has {SASL_PARAMETER}")
@@ -83,6 +85,6 @@ def _credentials(config: BrokerConfig) -> SaslCredentials | None:
     try:
         return sasl_credentials(Path(path).read_text(encoding="utf-8"), section)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"bookkeeperClientSaslJaasFilePath: {path} is not UTF-8") from error
+        raise ConfigError(f"bookkeeperClientSaslJaasFilePath: the file {path} is not UTF-8") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"bookkeeperClientSaslJaasFilePath: {path} cannot be used: {error}") from error
+        raise ConfigError(f"bookkeeperClientSaslJaasFilePath: the file {path} cannot be used: {error}") from error

@@ -196,7 +196,7 @@ class BookKeeperCursorStore(CursorStore):
         """Store the whole state of the cursor. Raises StoreError."""
         node = cursor.node
         if node is None:
-            raise StoreError(f"cursor {cursor.cursor_id} is not stored")
+            raise StoreError(f"Cursor {cursor.cursor_id} cannot be written, because it does not exist in the store")
         if node.is_deleted:
             return
         record = await _record(state)
@@ -208,8 +208,9 @@ class BookKeeperCursorStore(CursorStore):
         cursor.state_bytes = len(payload)
         if len(payload) > self._max_entry_bytes:
             raise StateTooLarge(
-                f"the acknowledgements of {node.name} on {node.owner} take {len(payload)} bytes; an entry of a bookie has at most"
-                f" {self._max_entry_bytes}. Acknowledge the oldest messages, so that there are fewer gaps",
+                f"The acknowledgements of {node.name} on {node.owner} have {len(payload)} bytes and cannot be "
+                f"stored, because an entry of a bookie has at most {self._max_entry_bytes} bytes. Acknowledge "
+                "the oldest messages, so that fewer gaps remain",
                 len(payload),
                 self._max_entry_bytes,
             )
@@ -248,7 +249,9 @@ class BookKeeperCursorStore(CursorStore):
             logs.warning(
                 "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
             )
-            raise StoreError(f"storing the id of cursor ledger {ledger.ledger_id} took too long, try again")
+            raise StoreError(
+                f"Storing the id of cursor ledger {ledger.ledger_id} in the metadata took too long. Try again"
+            )
         ledger.is_named = True
         if before not in (STATE_IN_DOCUMENT, ledger.ledger_id):
             await delete_ledger(self._client, before)

@@ -173,7 +173,7 @@ class BookKeeperLedgerStore(LedgerStore):
             asyncio.get_running_loop().call_soon(notify, [run], refused(run))
             return
         if max(map(len, run.payloads)) > self._max_entry_bytes:
-            raise StoreError(f"an entry is larger than {self._max_entry_bytes} bytes, which bookies accept")
+            raise StoreError(f"The entry is larger than {self._max_entry_bytes} bytes, the maximum of the bookies")
         opened.accept(run)
         if self._queue or self._in_flight_bytes >= self._max_in_flight_bytes or opened.writer.error is not None:
             opened.unsent.append(run)

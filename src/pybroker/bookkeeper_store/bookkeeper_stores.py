@@ -44,8 +44,9 @@ def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
     )
     if not sizes[0] >= sizes[1] >= sizes[2]:
         raise ConfigError(
-            f"managedLedgerDefaultEnsembleSize={sizes[0]}, managedLedgerDefaultWriteQuorum={sizes[1]} and"
-            f" managedLedgerDefaultAckQuorum={sizes[2]}: none may be larger than the one before"
+            f"managedLedgerDefaultEnsembleSize={sizes[0]}, managedLedgerDefaultWriteQuorum={sizes[1]} and "
+            f"managedLedgerDefaultAckQuorum={sizes[2]} are invalid: the write quorum must not exceed the "
+            "ensemble size, and the ack quorum must not exceed the write quorum"
         )
     timeout_ms = config.bookkeeper_client_timeout_in_seconds * 1000
     return BookKeeperOptions(

@@ -71,7 +71,7 @@ def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
     try:
         return ManagedCursorInfo.FromString(plain(path, value))
     except DecodeError as error:
-        raise StoreError(f"metadata of the cursor {path} are damaged: {error}") from error
+        raise StoreError(f"the metadata of the cursor {path} is damaged: {error}") from error
 
 
 def state_of_entry(info: PositionInfo) -> bytes:

@@ -130,7 +130,7 @@ def _numbers(node: CursorNode, info: CursorInfo) -> dict[str, int]:
     try:
         return {name: int(value) for name, value in info.properties.items()}
     except ValueError as error:
-        raise StoreError(f"a property of the cursor {node.name} of {node.owner} is not a number: {error}") from error
+        raise StoreError(f"a property of the cursor {node.name} of {node.owner} must be a number: {error}") from error
 
 
 CursorNodes: TypeAlias = "WeakValueDictionary[str, CursorNode]"

@@ -32,8 +32,11 @@ def plain(path: str, value: bytes) -> bytes:
     try:
         head.ParseFromString(value[_HEAD.size : _HEAD.size + size])
         if not 0 <= head.uncompressed_size <= MAX_DOCUMENT_BYTES:
-            raise StoreError(f"metadata of {path} claim to have {head.uncompressed_size} bytes")
+            raise StoreError(
+                f"the compressed metadata of {path} is damaged or too large: its header states "
+                f"{head.uncompressed_size} bytes"
+            )
         kind = cast("pb.CompressionType", pb.CompressionType.Name(head.compression_type) and head.compression_type)
         return decompress(kind, value[_HEAD.size + size :], head.uncompressed_size)
     except (DecodeError, ValueError, DamagedPayload) as error:
-        raise StoreError(f"compressed metadata of {path} are damaged: {error}") from error
+        raise StoreError(f"the compressed metadata of {path} is damaged: {error}") from error

@@ -55,7 +55,7 @@ def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
     try:
         return PulsarInfo.FromString(plain(path, value))
     except DecodeError as error:
-        raise StoreError(f"metadata of {path} are damaged: {error}") from error
+        raise StoreError(f"the metadata of {path} is damaged: {error}") from error
 
 
 def decode_extras(path: str, value: bytes) -> Extras | None:
@@ -69,8 +69,8 @@ def decode_extras(path: str, value: bytes) -> Extras | None:
         return None
     if extras.version > EXTRAS_VERSION:
         raise StoreError(
-            f"the extras of {path} have version {extras.version}, this broker reads up to {EXTRAS_VERSION}: start the newer"
-            " version that wrote them"
+            f"the additional metadata of {path} has version {extras.version}, but this broker reads only "
+            f"versions up to {EXTRAS_VERSION}: start the newer version that wrote it"
         )
     return extras
 

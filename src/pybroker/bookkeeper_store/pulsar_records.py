@@ -268,7 +268,9 @@ class PulsarRecord(InfoRecord):
             while self._moved_from:
                 await delete_ledger(self._client, self._moved_from.pop())
             return
-        raise StoreError(f"{self.path} changed during each attempt to store it, try again")
+        raise StoreError(
+            f"{self.path} could not be stored, because another process changed it during each attempt. Try again"
+        )
 
     async def delete(self) -> None:
         changes: list[Change] = [

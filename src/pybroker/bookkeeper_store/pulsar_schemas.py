@@ -81,7 +81,9 @@ class PulsarSchemaStorage(SchemaStorage):
             reader = await self._client.open_ledger(position.ledgerId)
             payload = (await reader.read_entry(position.entryId)).payload
         except NoSuchLedger as error:
-            raise StoreError(f"version {entry.version} of the schema at {path} is lost: {error}") from error
+            raise StoreError(
+                f"version {entry.version} of the schema at {path} is lost, because its entry cannot be read: {error}"
+            ) from error
         except BookKeeperError as error:
             raise read_error(error, position.ledgerId, position.entryId) from error
         where = f"{path}, version {entry.version}"
@@ -147,7 +149,7 @@ class PulsarSchemaStorage(SchemaStorage):
             for ledger_id in sorted(ledger_ids):
                 await delete_ledger(self._client, ledger_id)
             return True
-        raise StoreError(f"the schemas at {path} are being changed by other brokers; retry")
+        raise StoreError(f"the schemas at {path} are being changed by other brokers: try again")
 
 
 def _versions(locator: SchemaLocator) -> list[IndexEntry]:
@@ -178,7 +180,9 @@ def _record(info: SchemaInfo, where: str) -> SchemaRecord:
     try:
         type_ = SchemaType(info.type - 1)
     except ValueError as error:
-        raise StoreError(f"the schema at {where} has type {info.type}, which this version does not know") from error
+        raise StoreError(
+            f"the schema at {where} has type {info.type}, which this version of pybroker does not know"
+        ) from error
     return SchemaRecord(SchemaData(type_, info.schema, {pair.key: pair.value for pair in info.props}), info.timestamp)
 
 

@@ -71,7 +71,7 @@ class _Missing(EntryFilter):
         self._name = name
 
     def judge(self, entry: FilteredEntry) -> Verdict:
-        raise LookupError(f"the entry filter {self._name} is not available")
+        raise LookupError(f"the entry filter {self._name} is not loaded by this broker, so no entry is delivered")
 
 
 class AvailableFilters:
@@ -137,9 +137,17 @@ def _load(name: str) -> EntryFilter:
             loaded = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name))).load()
         made = loaded()
     except StopIteration:
-        raise ConfigError(f"entryFilterNames: no entry point {name} in the group {ENTRY_POINT_GROUP}") from None
+        raise ConfigError(
+            f"entryFilterNames: the entry filter {name} is not installed (no entry point of this name in the group "
+            f"{ENTRY_POINT_GROUP})"
+        ) from None
     except Exception as error:
-        raise ConfigError(f"entryFilterNames: {name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"entryFilterNames: the entry filter {name} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, EntryFilter):
-        raise ConfigError(f"entryFilterNames: {name} is not a {EntryFilter.__module__}.{EntryFilter.__name__}")
+        raise ConfigError(
+            f"entryFilterNames: {name} is not an entry filter: its class must extend "
+            f"{EntryFilter.__module__}.{EntryFilter.__name__}"
+        )
     return made

@@ -235,7 +235,7 @@ class BrokerService:
         if topic == ASSIGN and self.transactions.is_enabled:
             return self.transactions.count  # also before the partitioned topic exists in the metadata
         if self._metadata_requests >= self.runtime.config.max_concurrent_lookup_request:
-            raise TooManyRequests("too many concurrent lookups (maxConcurrentLookupRequest), try again")
+            raise TooManyRequests("the broker has too many concurrent lookups (maxConcurrentLookupRequest): try again")
         self._metadata_requests += 1
         try:
             return await self.making.partition_count(topic, create)

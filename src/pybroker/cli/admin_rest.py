@@ -55,7 +55,7 @@ class AdminRest:
 
     def __init__(self, where: Where) -> None:
         if where.access.admin_url is None:
-            raise WrongUsage(f"{where.source}: the HTTP address of the broker is missing: add --url http://HOST:PORT")
+            raise WrongUsage(f"{where.source}: the HTTP address of the broker is unknown: add --url http://HOST:PORT")
         self._source = where.source
         self._rest = RestClient(where.access, PATIENCE_S)
 
@@ -134,7 +134,7 @@ class AdminRest:
         except ClientError as error:
             raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise CommandFailed(f"no response from {self._rest.where}: {reason_of(error)}{_HINT}") from error
+            raise CommandFailed(f"{self._rest.where} did not respond: {reason_of(error)}{_HINT}") from error
 
 
 _HINT = ". Check that a broker is running there, or set another address with --url or PULSAR_ADMIN_URL."

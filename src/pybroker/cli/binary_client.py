@@ -37,7 +37,8 @@ def binary_access(where: Where, topic: TopicName) -> Access:
     url = (secure or plain) if admin_url.startswith("https") else (plain or secure)
     if not url:
         raise CommandFailed(
-            f"the broker at {access.admin_url} returns no address of its binary protocol: add --service-url pulsar://HOST:PORT"
+            f"the broker at {access.admin_url} does not report the address of its binary protocol: add "
+            "--service-url pulsar://HOST:PORT"
         )
     return replace(access, service_url=url)
 

@@ -24,4 +24,4 @@ def require_confirmed(options: argparse.Namespace, effect: str) -> None:
     sys.stderr.write(f"{printable(effect)}\nType yes to continue: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":
-        raise CommandFailed("not confirmed, nothing was changed")
+        raise CommandFailed("the action was not confirmed, so nothing was changed")

@@ -86,10 +86,10 @@ def outgoing(line: bytes) -> OutgoingMessage:
         raise NotAMessage("not a JSON object")
     key, key_bytes = _member(document, "key", str), _bytes_member(document, "keyBase64")
     if key is not None and key_bytes is not None:
-        raise NotAMessage("it has both key and keyBase64")
+        raise NotAMessage("the message has both key and keyBase64: remove one of them")
     properties = document.get("properties") or {}
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise NotAMessage("properties must be an object of texts")
+        raise NotAMessage("the message's properties must be an object of texts")
     return OutgoingMessage(
         _value(document),
         key if key_bytes is None else base64.b64encode(key_bytes).decode(),
@@ -105,7 +105,7 @@ def _value(document: dict[str, Any]) -> bytes | None:
     if "valueBase64" in document:
         return _bytes_member(document, "valueBase64")
     if "value" not in document:
-        raise NotAMessage("it has neither value nor valueBase64")
+        raise NotAMessage("the message has neither value nor valueBase64")
     value = document["value"]
     if value is None:
         return None
@@ -116,14 +116,14 @@ def _value(document: dict[str, Any]) -> bytes | None:
 def _member(document: dict[str, Any], name: str, kind: type) -> Any:
     value = document.get(name)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise NotAMessage(f"{name} has the wrong type")
+        raise NotAMessage(f"the field {name} of the message has the wrong type")
     return value
 
 
 def _time(document: dict[str, Any], name: str) -> int:
     value = _member(document, name, int) or 0
     if not 0 <= value < 1 << 63:
-        raise NotAMessage(f"{name} is not a time in milliseconds")
+        raise NotAMessage(f"the message's {name} is not a time in milliseconds")
     return int(value)
 
 

@@ -63,7 +63,7 @@ def message_id(text: str) -> GivenId:
             if len(rest) == 1:
                 return GivenId(ledger_id, entry_id, rest[0])
             return GivenId(ledger_id, entry_id, rest[1], rest[0])
-    raise ArgumentTypeError(f"{_shown(text)} is not a message id: expected LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
+    raise ArgumentTypeError(f"{_shown(text)} is not a message id: use the form LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
 
 
 def _number(text: str, least: int) -> int | None:
@@ -94,7 +94,7 @@ def seconds(text: str) -> float:
     """Parse a duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`, or a number of seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ArgumentTypeError(f"{_shown(text)} is not a duration: expected a form such as 500ms, 30s, 10m, 2h or 7d")
+        raise ArgumentTypeError(f"{_shown(text)} is not a duration: use a form such as 500ms, 30s, 10m, 2h or 7d")
     value = float(match.group(1)) * _UNITS_S[match.group(2) or "s"]
     if value * 1000 > MAX_NUMBER:
         raise ArgumentTypeError(f"{_shown(text)} is too long: expected at most 292 million years")
@@ -110,7 +110,7 @@ def time_ms(text: str) -> int:
         raise ValueError(text)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
-            f"{_shown(text)} is not a time: expected a form such as 2026-11-23T04:00:00Z, or milliseconds since 1970"
+            f"{_shown(text)} is not a time: use a form such as 2026-11-23T04:00:00Z, or milliseconds since 1970"
         ) from None
 
 
@@ -126,7 +126,8 @@ def start(text: str) -> Start:
         return Start(time_ms=time_ms(text))
     except ArgumentTypeError:
         raise ArgumentTypeError(
-            f"{_shown(text)} is not a position: expected earliest, latest, LEDGER:ENTRY, or a time such as 2026-11-23T04:00:00Z"
+            f"{_shown(text)} is not a position: use earliest, latest, LEDGER:ENTRY, or a time such as "
+            "2026-11-23T04:00:00Z"
         ) from None
 
 
@@ -166,8 +167,8 @@ def size_of(text: str) -> int:
         size_bytes = quantities.size_bytes(text[:60])
     except ValueError:
         raise ArgumentTypeError(
-            f"{_shown(text)} is not a size: expected a number of bytes, or a form such as 64K, 50M or 2G"
+            f"{_shown(text)} is not a size: use a number of bytes, or a form such as 64K, 50M or 2G"
         ) from None
     if not size_bytes:
-        raise ArgumentTypeError(f"{_shown(text)} is not a size: expected at least 1")
+        raise ArgumentTypeError(f"{_shown(text)} is not a size: the minimum is 1 byte")
     return size_bytes

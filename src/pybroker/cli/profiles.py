@@ -49,7 +49,7 @@ class Profiles:
             there = (
                 f"the profiles are {', '.join(sorted(self.by_name))}" if self.by_name else "the file has no profiles"
             )
-            raise WrongUsage(f"there is no profile {name!r} in {self.path}: {there}")
+            raise WrongUsage(f"the profile {name!r} does not exist in {self.path}: {there}")
         return self.by_name[name]
 
 
@@ -73,15 +73,17 @@ def read_profiles(path: Path) -> Profiles:
     except FileNotFoundError:
         return Profiles(path)
     except OSError as error:
-        raise WrongUsage(f"cannot read the profiles in {path}: {error.strerror}") from None
+        raise WrongUsage(f"the file {path} with the profiles cannot be read: {error.strerror}") from None
     if len(content) > MAX_FILE_BYTES:
         raise WrongUsage(
-            f"{path} has more than {MAX_FILE_BYTES} bytes, too many for profiles. Check PYBROKER_PROFILES."
+            f"the file {path} has more than {MAX_FILE_BYTES} bytes, so it cannot be a file of profiles. Check "
+            "PYBROKER_PROFILES."
         )
     profiles = parse_profiles(path, content)
     if mode & _RIGHTS_OF_OTHERS and any(set(SECRETS) & set(each) for each in profiles.by_name.values()):
         raise WrongUsage(
-            f"{path} contains a secret and other users can read it: run chmod 600 {path}, or use token_file"
+            f"the file {path} contains a secret, and other users can read it: run chmod 600 {path}, or use "
+            "token_file in the profile"
         )
     return profiles
 
@@ -91,20 +93,20 @@ def parse_profiles(path: Path, content: bytes) -> Profiles:
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError:
-        raise WrongUsage(f"{path} is not UTF-8 text") from None
+        raise WrongUsage(f"the file {path} of profiles is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise WrongUsage(f"{path} is not TOML: {_without_values(str(error))}") from None
+        raise WrongUsage(f"the file {path} of profiles is not TOML: {_without_values(str(error))}") from None
     except RecursionError:
-        raise WrongUsage(f"{path} is not TOML: it is nested too deeply") from None
+        raise WrongUsage(f"the file {path} of profiles is not TOML: it is nested too deeply") from None
     tables = document.get("profiles", {})
     default = document.get("default")
     unknown = sorted(set(document) - {"profiles", "default"})
     if unknown:
-        raise WrongUsage(f"{path}: {unknown[0]!r} is not a known key: a profile begins with [profiles.NAME]")
+        raise WrongUsage(f"{path}: the key {unknown[0]!r} is unknown: a profile begins with [profiles.NAME]")
     if default is not None and not isinstance(default, str):
         raise WrongUsage(f"{path}: default must be the name of a profile")
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
-        raise WrongUsage(f"{path}: a profile begins with [profiles.NAME]")
+        raise WrongUsage(f"{path}: a profile begins with [profiles.NAME], but the file has another table")
     by_name = {name: _profile(path, name, values) for name, values in tables.items()}
     return Profiles(path, default, by_name)
 

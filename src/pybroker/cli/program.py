@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command, global_options, own_arguments = split(given)
         if command is None:
             overview().parse_args(given)  # exits: --help, --version, or a usage error
-            raise AssertionError("overview().parse_args exits without a command")
+            raise AssertionError("argparse did not exit although the arguments contain no command")
         return run_command(command, global_options, own_arguments)
     except CommandFailed as error:
         say(str(error))

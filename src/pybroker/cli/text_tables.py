@@ -125,7 +125,7 @@ def size(size_bytes: float | None) -> str | None:
         if abs(value) < 1024 or unit == _SIZES[-1]:
             return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 100 else f"{value:.1f} {unit}"
         value /= 1024
-    raise AssertionError("the last unit has no limit")
+    raise AssertionError("no unit was found, although the last unit has no limit")
 
 
 def age(age_ms: float | None) -> str | None:

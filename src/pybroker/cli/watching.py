@@ -43,7 +43,7 @@ def pause(text: str) -> float:
         pause_s = seconds(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            "expected a time such as 2s; write --watch after the names, or as --watch=2s"
+            "the value of --watch must be a time such as 2s: write --watch after the names, or write --watch=2s"
         ) from None
     if pause_s < LEAST_PAUSE_S:
         raise argparse.ArgumentTypeError(f"expected at least {LEAST_PAUSE_S:g}s")

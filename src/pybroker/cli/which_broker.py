@@ -268,7 +268,7 @@ def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[s
 def _secret(values: Mapping[str, str | bool], text: str, file: str, variable: str) -> Secret | None:
     found = [key for key in (text, file, variable) if values.get(key)]
     if len(found) > 1:
-        raise AccessRefused(f"{' and '.join(found)} exclude each other: give one of them")
+        raise AccessRefused(f"{' and '.join(found)} exclude each other: remove all but one of them")
     if not found:
         return None
     value = str(values[found[0]])

@@ -54,7 +54,9 @@ class Secret:
                 "on the driver and on every executor"
             ) from error
         if not content.strip() or len(content) > MAX_SECRET_BYTES:
-            raise AccessRefused(f"the file {self.in_file} is empty or larger than {MAX_SECRET_BYTES} bytes")
+            raise AccessRefused(
+                f"the file {self.in_file} of a secret is empty, or larger than {MAX_SECRET_BYTES} bytes"
+            )
         return content.decode("utf-8", "replace").strip()  # the broker checks its validity
 
 
@@ -166,7 +168,9 @@ def basic_secret(parameters: str) -> tuple[str, Secret]:
         user, _, password = text.partition(":")
         secret = Secret(text=password)
     if not user or secret.text == "":
-        raise AccessRefused('basic authentication needs {"userId": "...", "password": "..."} as authParams')
+        raise AccessRefused(
+            'authParams of basic authentication must be JSON of the form {"userId": "...", "password": "..."}'
+        )
     return user, secret
 
 
@@ -178,7 +182,7 @@ def tls_files(parameters: str) -> tuple[str, str]:
         values = {key.strip(): value.strip() for key, _, value in (part.partition(":") for part in text.split(","))}
     certificate, key = values.get("tlsCertFile", ""), values.get("tlsKeyFile", "")
     if not certificate or not key:
-        raise AccessRefused("TLS authentication needs tlsCertFile:PATH,tlsKeyFile:PATH as authParams")
+        raise AccessRefused("authParams of TLS authentication must have the form tlsCertFile:PATH,tlsKeyFile:PATH")
     return certificate, key
 
 
@@ -188,11 +192,11 @@ def _json_parameters(text: str) -> dict[str, object]:
     except ValueError:
         values = None
     if not isinstance(values, dict):  # the error does not repeat the text, which may contain a secret
-        raise AccessRefused("the authParams begin with { and are not a JSON object")
+        raise AccessRefused("the authParams begin with {, but are not a JSON object")
     return values
 
 
 def _not_empty(text: str) -> str:
     if not text.strip():
-        raise AccessRefused("the authParams contain no secret: use token:..., file:/path or env:NAME")
+        raise AccessRefused("the authParams contain no secret: use the form token:..., file:/path or env:NAME")
     return text.strip()

@@ -32,15 +32,19 @@ def addresses(service_url: str) -> list[Address]:
     """Parse `scheme://host:port,host:port/`. Raises ClientError."""
     scheme, separator, rest = service_url.strip().partition("://")
     if not separator or scheme not in _PORTS:
-        raise ClientError(f"not a service URL: {service_url!r}; expected pulsar://host:port or pulsar+ssl://host:port")
+        raise ClientError(
+            f"the service URL {service_url!r} is invalid: use the form pulsar://host:port or pulsar+ssl://host:port"
+        )
     found: list[Address] = []
     for part in rest.rstrip("/").split(","):
         try:
             url = urlsplit(f"//{part.strip()}")
             host, port = url.hostname, url.port
         except ValueError as error:
-            raise ClientError(f"not a host and port: {part!r} in the service URL {service_url!r}: {error}") from error
+            raise ClientError(
+                f"the address {part!r} in the service URL {service_url!r} is not a host and port: {error}"
+            ) from error
         if not host or url.path or url.username is not None:
-            raise ClientError(f"not a host and port: {part!r} in the service URL; expected host:port")
+            raise ClientError(f"the address {part!r} in the service URL is invalid: use the form host:port")
         found.append(Address(host, port or _PORTS[scheme], scheme == "pulsar+ssl"))
     return found

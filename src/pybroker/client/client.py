@@ -211,8 +211,8 @@ class Client(Closing):
             url = answer.brokerServiceUrlTls if connection.address.is_tls else answer.brokerServiceUrl
             if not url:
                 raise ClientError(
-                    f"the broker of {topic} has no {'TLS' if connection.address.is_tls else 'plain'} port: "
-                    "use the other scheme in the service URL, or another listener"
+                    f"the broker that owns {topic} has no {'TLS' if connection.address.is_tls else 'plain'} "
+                    "port: use the other scheme in the service URL, or another listener"
                 )
             target = addresses(url)[0]
             if answer.response == pb.CommandLookupTopicResponse.Redirect:

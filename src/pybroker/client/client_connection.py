@@ -116,14 +116,15 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             connection.abort("it did not answer in time")
             raise ConnectionLost(
-                f"{address} did not answer within {access.connection_timeout_s:g} s; is it running, and is this its binary port?"
+                f"the broker {address} did not respond within {access.connection_timeout_s:g} s: check that it "
+                "is running, and that the port is that of the binary protocol"
             ) from None
         except ssl.SSLCertVerificationError as error:
             connection.abort(str(error))
             raise NotTrusted(str(address), error.verify_message) from error
         except (OSError, ssl.SSLError) as error:
             connection.abort(str(error))
-            raise ConnectionLost(f"{address} cannot be reached: {error}") from error
+            raise ConnectionLost(f"the broker {address} cannot be reached: {error}") from error
         except BaseException:
             connection.abort("the connection was not set up")
             raise
@@ -148,7 +149,7 @@ class Connection(asyncio.Protocol):
         if answer.type == Command.ERROR:
             failure = refusal(answer.error.error, answer.error.message)
             if isinstance(failure, AuthenticationError):
-                raise AuthenticationError(f"{self.address} does not accept these credentials: {failure}")
+                raise AuthenticationError(f"the broker {self.address} does not accept these credentials: {failure}")
             raise failure
         self.features = answer.connected.feature_flags
         if answer.connected.max_message_size > 0:
@@ -208,8 +209,8 @@ class Connection(asyncio.Protocol):
                 answer = await answered
         except TimeoutError:
             raise RequestTimedOut(
-                f"{self.address} did not answer {name} within {timeout_s:g} s; it may be overloaded, "
-                "or the operation timeout is too short"
+                f"the broker {self.address} did not respond to {name} within {timeout_s:g} s: the broker may "
+                "be overloaded, or the operation timeout is too short"
             ) from None
         finally:
             self._requests.pop(request_id, None)

@@ -99,7 +99,7 @@ class Coordinators:
         self._topics = topics
         if coordinator >= len(topics):
             raise TransactionCoordinatorNotFound(
-                f"there is no coordinator {coordinator}: this cluster has {len(topics)}"
+                f"the transaction coordinator {coordinator} does not exist: this cluster has {len(topics)} coordinators"
             )
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
@@ -219,7 +219,8 @@ class Transaction:
     async def abort(self) -> None:
         """Abort the transaction.
 
-        The broker redelivers the messages that were acknowledged in it. Raises the same errors as `commit`.
+        The broker redelivers the messages that were acknowledged in it. Raises TransactionFailed,
+        OutcomeUnknown, or the coordinator's refusal.
         """
         await self._ended(self._abort)
 
@@ -270,7 +271,8 @@ class Transaction:
             except (TransactionNotFound, InvalidTxnStatus) as error:
                 if was_lost:
                     raise OutcomeUnknown(
-                        f"the response to the end of transaction {self.id} was lost; it may be committed or aborted: {error}"
+                        f"the broker did not confirm the end of transaction {self.id}, so the transaction may "
+                        f"be committed or aborted: {error}"
                     ) from error
                 raise
 

@@ -78,7 +78,7 @@ class FrameReader(Generic[Read]):
         while end - position >= 4:
             total = int.from_bytes(data[position : position + 4], "big")
             if not 4 <= total <= self.max_frame_bytes:
-                raise ProtocolViolation(f"a frame of {total} bytes, the limit is {self.max_frame_bytes}")
+                raise ProtocolViolation(f"the peer sent a frame of {total} bytes; the limit is {self.max_frame_bytes}")
             if end - position < 4 + total:
                 wanted = 4 + total
                 break
@@ -117,7 +117,7 @@ def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand,
 def _command_end(data: bytes, start: int, end: int) -> int:
     size = int.from_bytes(data[start : start + 4], "big")
     if start + 4 + size > end:
-        raise ProtocolViolation(f"a command of {size} bytes in a frame of {end - start}")
+        raise ProtocolViolation(f"the peer sent a frame of {end - start} bytes with a command of {size} bytes")
     return start + 4 + size
 
 
@@ -125,13 +125,13 @@ def _parsed(data: bytes, start: int, end: int) -> pb.BaseCommand:
     try:
         return pb.BaseCommand.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"a command that does not parse: {error}") from error
+        raise ProtocolViolation(f"the peer sent a command that cannot be decoded: {error}") from error
 
 
 def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:
     length, position = decode(data, position, command_end)
     if position + length != command_end:
-        raise ProtocolViolation("a MESSAGE with bytes after its last field")
+        raise ProtocolViolation("the peer sent a MESSAGE command with bytes after its last field")
     consumer_id = ledger_id = entry_id = -1
     redeliveries, epoch = 0, -1
     ack_set: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
             length, position = decode(data, position, command_end)
             id_end = position + length
             if id_end > command_end:
-                raise ProtocolViolation("a message id longer than its command")
+                raise ProtocolViolation("the peer sent a message id that is longer than its command")
             while position < id_end:
                 tag, position = decode(data, position, id_end)
                 if tag == 0x08:
@@ -162,7 +162,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
         else:
             position = skip_field(data, tag, position, command_end)
     if consumer_id < 0 or not 0 <= ledger_id <= _MASK_63 or not 0 <= entry_id <= _MASK_63:
-        raise ProtocolViolation("a MESSAGE without consumer or message id")
+        raise ProtocolViolation("the peer sent a MESSAGE command without consumer id or message id")
     return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end], ack_set, epoch)
 
 

@@ -43,7 +43,7 @@ class Message(NamedTuple):
     value: bytes | None
     """None deletes the value of the key, for compacted topics."""
     key: str | None = None
-    """As on the wire: base64 if `is_key_encoded`."""
+    """The key as sent by the producer: base64 text if `is_key_encoded`."""
     is_key_encoded: bool = False
     ordering_key: bytes | None = None
     properties: Mapping[str, str] = _NO_PROPERTIES

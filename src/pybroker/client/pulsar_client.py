@@ -169,5 +169,5 @@ def connect(
 
 def _one_of(option: str, given: str, known: Mapping[str, Known]) -> Known:
     if given not in known:
-        raise ValueError(f"{option}={given!r}: must be one of {', '.join(known)}")
+        raise ValueError(f"{option}={given!r} is invalid: use one of {', '.join(known)}")
     return known[given]

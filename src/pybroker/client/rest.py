@@ -104,15 +104,16 @@ class RestClient:
                 self.close()
                 if self._is_unknown and time.monotonic() + pause_s > begun_s + (self._contact_patience_s or 0):
                     raise Unreachable(
-                        f"{method} {path}: no broker answers at {self.where} ({reason_of(error)}). Check host and port of "
-                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not service.url"
+                        f"{method} {path} failed: no broker answers at {self.where} ({reason_of(error)}). "
+                        "Check host and port of admin.url: it must be the HTTP address of the broker "
+                        "(webServicePort, 8080 by default), not service.url"
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(
                         f"{method} {path}: {self.where} did not answer to the end: {reason_of(error)}"
                     ) from error
             except ValueError as error:
-                raise ClientError(f"{method} {path}: {self.where} did not answer with JSON") from error
+                raise ClientError(f"{method} {path} failed: {self.where} sent a response that is not JSON") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -164,7 +165,9 @@ class RestClient:
                 return response
             target = self._redirected(method, path, response)
         raise Refused(
-            f"{method} {path.partition('?')[0]}: redirected {MAX_REDIRECTS} times", 508, "redirected too often"
+            f"{method} {path.partition('?')[0]} failed: the request was redirected {MAX_REDIRECTS} times",
+            508,
+            "redirected too often",
         )
 
     def _turn_to(self, address: SplitResult) -> None:
@@ -266,7 +269,7 @@ def _authorization(access: Access) -> str | None:
     data = access.auth_data()
     if access.method == "token":
         if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token
-            raise ValueError("the token contains invalid characters: check its source")
+            raise ValueError("the token contains characters that are not allowed in an HTTP header: check its source")
         return f"Bearer {data.decode()}"
     if access.method == "basic":
         return f"Basic {base64.b64encode(data).decode()}"

@@ -71,7 +71,9 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Return the number of the last committed batch. Raises the same errors as `commit_together`."""
+        """Return the number of the last committed batch; None if there is none. Raises ConnectionLost and the broker's
+        errors.
+        """
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -99,8 +101,8 @@ class Sink:
         except Refused as error:
             if error.status in _NOT_THERE:
                 raise SinksNotServed(
-                    f"{error}: this broker cannot commit several transactions together; use one transaction for all, or "
-                    "deduplication (delivery=effectively-once)"
+                    f"{error}: this broker cannot commit several transactions together. Use one transaction "
+                    "for all messages, or deduplication (delivery=effectively-once)"
                 ) from error
             raise BatchRefused(str(error)) from error
         if answer["isCommitted"]:
@@ -132,7 +134,9 @@ class Sink:
             failure = await each.settled()
             if failure is not None:
                 await self._abort_own(own)
-                raise TransactionFailed(f"batch {batch} of {self.name} was not committed: {failure}") from failure
+                raise TransactionFailed(
+                    f"batch {batch} of the sink {self.name} was not committed: {failure}"
+                ) from failure
         body = {"batch": batch, "transactions": ids, "writer": self._writer, "takeOver": self._takes_over}
         try:
             answer = await self._ask("POST", "/commit", body)

@@ -59,8 +59,8 @@ class AdvertisedAddresses:
             default_name = config.internal_listener_name or next(iter(listeners))
             if default_name not in listeners:
                 raise ConfigError(
-                    f"internalListenerName is {default_name!r}, which advertisedListeners does not have: "
-                    f"use one of {', '.join(listeners)}"
+                    f"internalListenerName={default_name!r} is not one of the listeners in "
+                    f"advertisedListeners: use one of {', '.join(listeners)}"
                 )
             self._default = _internal_result(listeners, default_name, ports, config.advertised_address)
         elif config.internal_listener_name:

@@ -17,7 +17,10 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
     url = addresses.broker_url_tls if config.broker_client_tls_enabled else addresses.broker_url
     if not url:
         kind = "pulsar+ssl" if config.broker_client_tls_enabled else "pulsar"
-        raise AccessRefused(f"the broker has no {kind} address for its own client: change brokerClientTlsEnabled")
+        raise AccessRefused(
+            f"the broker has no {kind} port for the client that connects to its own cluster: change "
+            "brokerClientTlsEnabled"
+        )
     parameters = config.broker_client_authentication_parameters
     token: Secret | None = None
     user: str | None = None
@@ -41,7 +44,7 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
                 )
     except AccessRefused as error:
         raise AccessRefused(
-            f"the broker's client of its cluster: {error} (brokerClientAuthenticationParameters)"
+            f"the credentials of the broker's own client (brokerClientAuthenticationParameters) cannot be used: {error}"
         ) from None
     return Access(
         url,

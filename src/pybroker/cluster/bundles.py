@@ -64,9 +64,11 @@ def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
     except ValueError:
         named = None
     if not separator or named is None:
-        raise AdminError(412, f"Invalid bundle range: {text}; expected 0x00000000_0x40000000")
+        raise AdminError(412, f"Invalid bundle range: {text}; use the form 0x00000000_0x40000000")
     if named not in bundles_of(boundaries):
-        raise AdminError(412, f"The namespace has no bundle {text}: its boundaries are {', '.join(boundaries)}")
+        raise AdminError(
+            412, f"The namespace has no bundle {text}: the boundaries of its bundles are {', '.join(boundaries)}"
+        )
     return named
 
 
@@ -93,10 +95,16 @@ def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[in
         candidates = _middle(sorted(topic_positions))
     elif algorithm == SPECIFIED_POSITIONS_DIVIDE:
         if not wanted:
-            raise AdminError(412, f"{SPECIFIED_POSITIONS_DIVIDE} needs a list of positions as the body")
+            raise AdminError(
+                412,
+                (
+                    f"The split algorithm {SPECIFIED_POSITIONS_DIVIDE} needs a list of positions as the body of the "
+                    "request"
+                ),
+            )
         candidates = wanted
     else:
-        raise AdminError(412, f"Split algorithm {algorithm} needs a load manager, which this broker does not have")
+        raise AdminError(412, f"The split algorithm {algorithm} needs a load manager, which this broker does not have")
     return sorted({position for position in candidates if bundle.lower < position < bundle.upper})
 
 
@@ -107,7 +115,7 @@ def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Seque
     """
     cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
     if len(cut) - 1 > MAX_BUNDLE_COUNT:
-        raise AdminError(412, f"A namespace has {MAX_BUNDLE_COUNT} bundles at most")
+        raise AdminError(412, f"The namespace already has {MAX_BUNDLE_COUNT} bundles, which is the maximum")
     assert all(bundle.lower < position < bundle.upper for position in positions)
     return [f"0x{boundary:08x}" for boundary in cut]
 

@@ -60,7 +60,7 @@ class NoChunks:
     """A ChunkJoiner that treats each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        raise DamagedPayload("it is a chunk of a larger message, and this reader does not assemble chunks")
+        raise DamagedPayload("the entry is a chunk of a larger message, and this reader does not assemble chunks")
 
 
 @dataclass
@@ -100,7 +100,7 @@ class MessageDecoder:
         self.partition = partition
         self.schema = schema_of(columns)
         if bad_records is BadRecords.COLUMN and ERROR_COLUMN not in columns:
-            raise ValueError(f"badRecords=column needs the column {ERROR_COLUMN}")
+            raise ValueError(f"badRecords=column needs the column {ERROR_COLUMN} among the requested columns")
         self._columns = tuple(columns)
         self._bad_records = bad_records
         self._crypto_failure_action = crypto_failure_action
@@ -265,5 +265,5 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
             known = ", ".join((VALUE, *METADATA_TYPES, ERROR_COLUMN))
             raise ValueError(f"messages have no column {name!r}. Available columns: {known}")
     if len(set(columns)) < len(columns):
-        raise ValueError(f"the columns {', '.join(columns)} contain a column twice")
+        raise ValueError(f"the requested columns {', '.join(columns)} contain the same column twice")
     return pa.schema(fields)

@@ -60,7 +60,9 @@ class Decryptor:
         try:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:
-            raise CannotDecrypt("its metadata does not parse") from error
+            raise CannotDecrypt(
+                "the metadata of the message cannot be decoded, so the message cannot be decrypted"
+            ) from error
         names = []
         for key in metadata.encryption_keys[:MAX_KEYS_TRIED]:
             names.append(key.key)
@@ -71,7 +73,9 @@ class Decryptor:
                 return data_key.decrypt(metadata.encryption_param, payload, None)
             except (InvalidTag, ValueError, OverflowError):
                 continue  # another key of the same name
-        raise CannotDecrypt(f"it is encrypted with the keys {', '.join(names)!r}, and no provided private key matches")
+        raise CannotDecrypt(
+            f"the message is encrypted with the keys {', '.join(names)!r}, and no configured private key matches them"
+        )
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:
         digest = sha256(key.key.encode("utf-8", "surrogateescape") + b"\0" + key.value).digest()
@@ -85,9 +89,9 @@ class Decryptor:
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
-            raise CannotDecrypt(f"the private key for {key.key!r} is not a PEM key without password") from error
+            raise CannotDecrypt(f"the private key for {key.key!r} is not in PEM format without a password") from error
         if not isinstance(private, RSAPrivateKey):
-            raise CannotDecrypt(f"the private key for {key.key!r} is not an RSA key, the only supported kind")
+            raise CannotDecrypt(f"the private key for {key.key!r} is not an RSA key: only RSA keys are supported")
         try:
             opened = AESGCM(private.decrypt(key.value, _OAEP))
         except ValueError:

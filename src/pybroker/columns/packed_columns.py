@@ -67,7 +67,7 @@ def _binary(array: pa.Array, column: str) -> pa.Array:
         return array.cast(pa.binary())
     if pa.types.is_null(array.type):
         return array.cast(pa.binary())
-    raise ValueError(f"{column} is of type {array.type}: use string or binary")
+    raise ValueError(f"the column {column} has type {array.type}: use string or binary")
 
 
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:
@@ -120,7 +120,7 @@ def event_times_ms(array: pa.Array) -> pa.Array:
         return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(array.type):
         return array.cast(pa.int64())
-    raise ValueError(f"__eventTime is of type {array.type}: use a timestamp, or milliseconds as long")
+    raise ValueError(f"the column __eventTime has type {array.type}: use a timestamp, or milliseconds as long")
 
 
 def _event_times(array: pa.Array | None) -> tuple[Any, Any]:
@@ -128,7 +128,7 @@ def _event_times(array: pa.Array | None) -> tuple[Any, Any]:
         return None, None
     times = event_times_ms(array)
     if (least := pc.min(times).as_py()) is not None and least < 0:
-        raise ValueError(f"__eventTime has {least} ms: times before 1970 cannot be sent")
+        raise ValueError(f"the column __eventTime contains {least} ms: times before 1970 cannot be sent")
     return np.ascontiguousarray(times.fill_null(0).to_numpy(zero_copy_only=False)), _valid(times)
 
 
@@ -137,10 +137,10 @@ def _properties(array: pa.Array | None) -> tuple[Any, ...]:
     if array is None or array.null_count == len(array):
         return nothing
     if not pa.types.is_map(array.type):
-        raise ValueError(f"__messageProperties is of type {array.type}: use map<string,string>")
+        raise ValueError(f"the column __messageProperties has type {array.type}: use map<string,string>")
     names, texts = array.keys, array.items
     if names.null_count or texts.null_count:
-        raise ValueError("__messageProperties has a null name or value: remove this property")
+        raise ValueError("the column __messageProperties has a null name or value: remove this property")
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     name_offsets, name_data, _ = _buffers(_binary(names, "__messageProperties"))
     text_offsets, text_data, _ = _buffers(_binary(texts, "__messageProperties"))

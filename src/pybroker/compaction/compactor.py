@@ -162,7 +162,7 @@ class Compactor:
 
     def _count(self, entries: list[CompactedEntry]) -> None:
         if self._ledger.compacted_drops != self._drops:
-            raise LedgerFenced("the compacted view was dropped meanwhile")
+            raise LedgerFenced("the compacted view was deleted during the compaction")
         self._require_room(entries)
         self.progress.read_entries += len(entries)
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
@@ -176,9 +176,9 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"the state of {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and compaction may"
-                f" use {most_bytes >> 20} MiB: raise brokerMemoryLimitMB, or delete unneeded keys by messages without a"
-                " payload"
+                f"the compaction needs {self._survivors.key_count} MiB for the state of {noted_bytes >> 20} "
+                f"keys, but may use only {most_bytes >> 20} MiB: increase brokerMemoryLimitMB, or delete "
+                "unneeded keys by messages without a payload"
             )
 
 

@@ -170,7 +170,9 @@ def _may_open(size_bytes: int, message_count: int) -> bool:
 def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(compressed)
     if not _may_open(size_bytes, metadata.num_messages_in_batch):
-        raise DamagedPayload(f"a batch of {metadata.num_messages_in_batch} messages in {size_bytes} bytes")
+        raise DamagedPayload(
+            f"the batch is damaged: it claims {metadata.num_messages_in_batch} messages in {size_bytes} bytes"
+        )
     return Batch(metadata, decompress(metadata.compression, compressed, size_bytes))
 
 

@@ -26,11 +26,13 @@ def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
         kind = LedgerStoreKind(config.ledger_store)
     elif config.managed_ledger_storage_class_name not in {"", PULSAR_STORAGE_CLASS}:
         raise ConfigError(
-            f"managedLedgerStorageClassName={config.managed_ledger_storage_class_name} is not supported: remove it, or set"
-            " ledgerStore"
+            f"managedLedgerStorageClassName={config.managed_ledger_storage_class_name} is not supported: "
+            "remove this key, or set ledgerStore"
         )
     else:
         kind = LedgerStoreKind.BOOKKEEPER if is_shared else LedgerStoreKind.LOCAL
     if kind is LedgerStoreKind.BOOKKEEPER and not is_shared:
-        raise ConfigError("ledgerStore=bookkeeper needs metadataStoreUrl: ZooKeeper has the metadata of the ledgers")
+        raise ConfigError(
+            "ledgerStore=bookkeeper needs metadataStoreUrl, because the metadata of ledgers is in ZooKeeper"
+        )
     return kind

@@ -58,7 +58,9 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration as `load` does, but return errors in `problems` instead of raising ConfigError."""
+    """Read the configuration. Later sources win: defaults, file, environment, `overrides`. Errors are returned in
+    `problems`.
+    """
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:
@@ -137,7 +139,7 @@ def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+        raise ConfigError(f"the configuration file {path} cannot be read, because it is not UTF-8 text") from error
     settings: dict[str, _Setting] = {}
     try:
         for number, key, value in parse_properties(text):

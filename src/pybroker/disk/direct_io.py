@@ -76,7 +76,7 @@ class DirectWriter:
         """Raise OSError if the system lacks or forbids asynchronous IO."""
         calls = _CALLS.get(platform.machine())
         if sys.platform != "linux" or sys.byteorder != "little" or calls is None or not hasattr(os, "eventfd"):
-            raise OSError(errno.ENOSYS, "no asynchronous direct IO on this system")
+            raise OSError(errno.ENOSYS, "this system does not support asynchronous direct IO")
         self._setup, self._destroy, self._getevents, self._submit = map(ctypes.c_long, calls)
         # PyDLL keeps the interpreter lock: releasing it would cost more than these calls.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall

@@ -104,7 +104,7 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return the same as `blocks`, without counting an attempt."""
+        """Return whether another consumer has unacknowledged entries of this hash. Unlike `blocks`, count no attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 

@@ -199,9 +199,9 @@ class EmbeddedBroker:
 
     async def advance_ms(self, milliseconds: float) -> None:
         if not milliseconds >= 0:
-            raise ValueError("the time cannot be moved back")
+            raise ValueError("advance_ms cannot move the time back")
         if self._moved.added_ms + milliseconds > MOST_MS:
-            raise ValueError("the total cannot exceed a hundred years")
+            raise ValueError("advance_ms cannot move the time by more than a hundred years in total")
         async with self._changing:
             if self._runtime is None:
                 self._moved.added_ms += milliseconds  # the broker is not running
@@ -315,13 +315,13 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
     for name, value in settings.items():
         info = KEYS.get(name) or by_field.get(name)
         if info is None:
-            raise ConfigError(f"no key {name} in broker.conf")
+            raise ConfigError(f"broker.conf has no key {name}")
         texts[info.key] = _text(value)
     config = load(None, {}, texts).config
     if (config.ledger_store == "memory") != (config.metadata_store == "memory"):
         raise ConfigError("ledgerStore and metadataStore must both be in memory, or both in the data directory")
     if config.ledger_store != "memory" and directory is None:
-        raise ConfigError("stores that are not in memory need a directory: embed(directory)")
+        raise ConfigError("an embedded broker whose stores are not in memory needs a directory: call embed(directory)")
     return config
 
 

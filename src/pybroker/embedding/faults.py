@@ -411,7 +411,7 @@ def _fits(whom: Whom, topic: str, line: Line) -> bool:
 
 def _command_type(command: str) -> int:
     if command.upper() not in _REFUSABLE:
-        raise ValueError(f"no command {command!r} that can be refused: there are {', '.join(_REFUSABLE)}")
+        raise ValueError(f"{command!r} is not a command that can be refused: use one of {', '.join(_REFUSABLE)}")
     return int(pb.BaseCommand.Type.Value(command.upper()))
 
 
@@ -419,7 +419,7 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
     if isinstance(error, str):
         named = {each.__name__: each for each in BrokerError.by_code.values()}
         if error not in named:
-            raise ValueError(f"no ServerError {error!r}: there are {', '.join(sorted(named))}")
+            raise ValueError(f"there is no ServerError {error!r}: use one of {', '.join(sorted(named))}")
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(f"no ServerError: {error!r}")

@@ -48,7 +48,10 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Advance the clock, as `EmbeddedClock.advance` does. Calls from several threads run one after the other."""
+        """Move the clock forward by the sum of all arguments. Due work is complete on return.
+
+        Calls from several threads run one after the other. Raises ValueError for a negative amount.
+        """
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
@@ -138,10 +141,13 @@ class BrokerThread:
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._process_id != os.getpid():
             raise RuntimeError(
-                "this broker runs in the parent process: start a broker in this process, with its own fixture"
+                "this broker runs in the parent process, so this process cannot use it: start a broker in "
+                "this process, with its own fixture"
             )
         if threading.current_thread() is self._thread:
-            raise RuntimeError("called on the broker's thread, which would deadlock: use `embedded` there")
+            raise RuntimeError(
+                "this method was called on the broker's own thread and would wait forever: use `embedded` there"
+            )
         if self._loop is None or self._loop.is_closed():
             raise NotRunning("the embedded broker was closed")
         return self._loop

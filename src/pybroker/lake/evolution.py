@@ -93,8 +93,8 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
         raise EvolutionRefused(
             "the table cannot store these rows: "
             + "; ".join(dict.fromkeys(problems))
-            + ". Either write to another table (--table), or omit the column (--columns), or read values as bytes "
-            "(--value-mode raw), or put such values into a new column (--on-incompatible new-column)"
+            + ". Write to another table (--table), omit the column (--columns), read values as bytes (--value-mode raw), or "
+            "put these values into a new column (--on-incompatible new-column)"
         )
     return steps
 

@@ -164,7 +164,8 @@ class LakePipeline:
             self._epoch = taken.epoch
             return
         raise LakeError(
-            f"{self._table.name}: another process committed first {MAX_CONFLICTS} times. Nothing was lost; try again later"
+            f"the pipeline could not begin in {self._table.name}: other processes committed first "
+            f"{MAX_CONFLICTS} times. No data was lost; try again later"
         )
 
     def _conflicted(self, attempt: int) -> None:
@@ -244,7 +245,10 @@ class LakePipeline:
                 self._reload()
                 continue
             return fitting
-        raise LakeError(f"{self._table.name}: another process keeps changing its columns; try again later")
+        raise LakeError(
+            f"the columns of {self._table.name} could not be changed, because another process keeps changing them: "
+            "try again later"
+        )
 
     def _fitting(self, reading: RowReading) -> RowReading:
         """Rename columns that the table cannot store, if that option is set."""
@@ -290,8 +294,8 @@ class LakePipeline:
             return True
         discard(layout, files)
         raise LakeError(
-            f"{self._table.name}: {MAX_CONFLICTS} consecutive commits conflicted with those of another process. "
-            "Nothing was lost; try again later"
+            f"the pipeline could not commit to {self._table.name}: {MAX_CONFLICTS} consecutive commits "
+            "conflicted with commits of another process. No data was lost; try again later"
         )
 
     def _is_as_begun(self, began: TableState) -> bool:

@@ -82,7 +82,9 @@ class ParquetTable(LakeTable):
                 return self._state(self._read())
             except FileNotFoundError:
                 continue
-        raise TableMissing(f"{self.name}: the log changes faster than it can be read. Try again")
+        raise TableMissing(
+            f"the table {self.name} cannot be read, because its log changes faster than it can be read. Try again"
+        )
 
     def commit(self, state: TableState, change: Change) -> TableState:
         progress = change.progress
@@ -106,11 +108,15 @@ class ParquetTable(LakeTable):
         try:
             self._put(version, entry)
         except AlreadyThere as error:
-            raise CommitConflict(f"{self.name}: another process has written version {version}") from error
+            raise CommitConflict(
+                f"the commit to {self.name} failed: another process has already written version {version}"
+            ) from error
         if not self._storage.exists(f"{LOG}/{log.version:020}"):
             # The base version was trimmed during a pause of this writer, so readers ignore the new version.
             self._storage.delete(self._storage.location(f"{LOG}/{version:020}"))
-            raise CommitConflict(f"{self.name}: version {log.version} no longer exists")
+            raise CommitConflict(
+                f"the commit to {self.name} failed: version {log.version} of the table no longer exists"
+            )
         steps.reached("after-commit")
         after = _Log(version, log.schema, log.partitioning, dict(log.files), dict(log.gone), dict(log.pipelines))
         after.apply(entry)
@@ -191,7 +197,7 @@ class ParquetTable(LakeTable):
     def _read(self) -> _Log:
         names = self._versions()
         if not names:
-            raise TableMissing(f"no table exists at {self.name}")
+            raise TableMissing(f"the table {self.name} does not exist")
         log = _Log()
         wholes = [name for name in names if name.endswith(".all")]
         if wholes:
@@ -236,5 +242,6 @@ def _schema_text(schema: pa.Schema) -> str:
 def _check_version(document: dict[str, Any], name: str) -> None:
     if document.get("v") != FORMAT_VERSION:
         raise TableMissing(
-            f"{name}: its log is of version {document.get('v')}, but this release reads {FORMAT_VERSION}: use a newer pybroker"
+            f"the log of the table {name} has version {document.get('v')}, but this release reads only version "
+            f"{FORMAT_VERSION}: use a newer pybroker"
         )

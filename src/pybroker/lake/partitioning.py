@@ -64,5 +64,7 @@ def parse_partitioning(text: str) -> Partitioning | None:
     columns = {"publish": "__publishTime", "event": "__eventTime"}
     kind, _, unit = text.partition("-")
     if kind not in columns or unit not in _MICROS:
-        raise ValueError(f"--partition-by {text!r}: none, publish-hour, publish-day, event-hour or event-day")
+        raise ValueError(
+            f"--partition-by {text!r} is invalid: use none, publish-hour, publish-day, event-hour or event-day"
+        )
     return Partitioning(columns[kind], "hour" if unit == "hour" else "day")

@@ -43,7 +43,7 @@ class Lease:
         return replace(self, until_ms=until_ms)
 
     def released(self) -> Lease:
-        """Return the same lease without a remaining time, so that any process may begin."""
+        """Return this lease with no remaining time, so that another process may take it at once."""
         return replace(self, until_ms=0)
 
 
@@ -73,7 +73,8 @@ def positions_of(text: str) -> dict[str, Place]:
         document = json.loads(text)
         if document["v"] != FORMAT_VERSION:
             raise ProgressUnreadable(
-                f"positions of version {document['v']}, but this release reads version {FORMAT_VERSION}: use a newer pybroker"
+                f"the stored positions have version {document['v']}, but this release reads only version "
+                f"{FORMAT_VERSION}: use a newer pybroker"
             )
         return {str(topic): Place(int(ledger), int(entry)) for topic, (ledger, entry) in document["t"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -102,7 +103,7 @@ def check_pipeline_name(name: str) -> str:
     is_plain = all(character.isascii() and (character.isalnum() or character in "-_") for character in name)
     if not name or len(name) > MAX_PIPELINE_NAME_LENGTH or not is_plain or name.startswith("snap-"):
         raise ValueError(
-            f"--name {name!r}: 1 to {MAX_PIPELINE_NAME_LENGTH} letters, digits, '-' and '_', not beginning with 'snap-', "
-            "since it is part of file names"
+            f"--name {name!r} is invalid, because it is part of file names: use 1 to "
+            f"{MAX_PIPELINE_NAME_LENGTH} letters, digits, '-' and '_', and do not begin with 'snap-'"
         )
     return name

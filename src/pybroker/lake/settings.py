@@ -172,10 +172,10 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         try:
             value = size_bytes(str(value))
         except ValueError:
-            raise ValueError(f"{option} {value!r}: bytes, such as 512m") from None
+            raise ValueError(f"{option} {value!r} is invalid: use a number of bytes, such as 512m") from None
     elif name in ("catalog", "storage"):
         if not isinstance(value, Mapping):
-            raise ValueError(f"[{name}] is a table of keys and values")
+            raise ValueError(f"the section [{name}] must be a table of keys and values")
         return {key: str(inner) if name == "catalog" else inner for key, inner in value.items()}
     elif kind is tuple:
         value = (value,) if isinstance(value, str) else tuple(str(part) for part in value)
@@ -192,9 +192,9 @@ def _typed(name: str, value: Any, kind: type) -> Any:
     else:
         value = str(value)
     if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"{option} {value!r}: one of {', '.join(_CHOICES[name])}")
+        raise ValueError(f"{option} {value!r} is invalid: use one of {', '.join(_CHOICES[name])}")
     if name in _LEAST and value < _LEAST[name]:
-        raise ValueError(f"{option} {value}: at least {_LEAST[name]}")
+        raise ValueError(f"{option} {value} is too small: the minimum is {_LEAST[name]}")
     return value
 
 
@@ -235,5 +235,6 @@ def _start(text: str) -> str | int:
         return time_ms(text)
     except ValueError:
         raise ValueError(
-            f"--start {text!r}: earliest, latest, 2026-11-23T04:00:00Z or milliseconds since 1970"
+            f"--start {text!r} is invalid: use earliest, latest, a time such as 2026-11-23T04:00:00Z, or "
+            "milliseconds since 1970"
         ) from None

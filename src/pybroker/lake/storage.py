@@ -104,8 +104,8 @@ class Storage:
         protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
         if not set(protocols) & set(CONDITIONAL_WRITERS):
             raise OSError(
-                f"{protocols[0]} has no write that fails if the file exists, so two writers could overwrite each other: "
-                "use Iceberg with a catalog for this target, or one of file, " + ", ".join(CONDITIONAL_WRITERS)
+                f"the storage {protocols[0]} cannot refuse to overwrite an existing file, so two writers could overwrite each "
+                "other: use Iceberg with a catalog, or one of the storages file, " + ", ".join(CONDITIONAL_WRITERS)
             )
         try:
             self._fs.pipe_file(target, content, mode="create")

@@ -102,7 +102,10 @@ class MissingFiles:
         latest one.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
-            raise MissingData(f"ledgers/ is empty; it contained {facts.segment_files} files when the broker stopped")
+            raise MissingData(
+                f"the directory ledgers/ is empty, although it contained {facts.segment_files} files when the "
+                "broker stopped. Restore these files from a backup"
+            )
         end_id = max(facts.first_own_ledger_id, *extents, 0)
         self._looked_at = {ledger_id for ledger_id in self._named if ledger_id < end_id}
         self._decide(self.missing_without_row(self._looked_at - extents.keys()))

@@ -38,13 +38,13 @@ class CursorRecord:
     def __init__(self, data: bytes) -> None:
         if data and data[0] > FORMAT_VERSION:
             raise StoreError(
-                f"a cursor record has format version {data[0]}, this broker reads up to {FORMAT_VERSION}: "
-                "start the newer version that wrote it"
+                f"the stored state of a cursor has format version {data[0]}, but this broker reads only "
+                f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
             )
         try:
             self._parse(data)
         except (struct.error, ValueError, IndexError) as error:
-            raise StoreError(f"a cursor record of {len(data)} bytes is damaged: {error}") from error
+            raise StoreError(f"the stored state of a cursor ({len(data)} bytes) is damaged: {error}") from error
 
     def _parse(self, data: bytes) -> None:
         version, kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
@@ -57,7 +57,7 @@ class CursorRecord:
             ledger_id, length = _LEDGER.unpack_from(data, offset)
             offset += _LEDGER.size
             if offset + length > len(data):
-                raise ValueError("a bitmap is cut off")
+                raise ValueError("a bitmap ends too early")
             self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
             offset += length
         for _ in range(ack_set_count):
@@ -65,7 +65,7 @@ class CursorRecord:
             offset += _ACK_SET.size
             end = offset + word_count * ack_set.WORD_BYTES
             if end > len(data):
-                raise ValueError("an ack set is cut off")
+                raise ValueError("an ack set ends too early")
             self.ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(data[offset:end], "little")
             offset = end
         self.held = data[offset:] if version > _WITHOUT_HELD else b""

@@ -6,7 +6,7 @@ when the gap in front of it closes: ten million alternating holes take a few meg
 take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as
 deleted.
 
-Invariants: the entry after the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
+Invariants: the entry after the mark-delete position is not acknowledged; bitmaps and bit sets contain only existing entries
 after it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
 is exact without a scan.
 
@@ -72,7 +72,7 @@ class CursorState:
 
     @property
     def backlog_entries(self) -> int:
-        """The exact number of entries that are not deleted."""
+        """The exact number of unacknowledged entries."""
         return self._ledgers.entries_after(self.mark_delete_position) - self._hole_count
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
@@ -188,12 +188,13 @@ class CursorState:
             return True
         holes = self._holes.get(
             ledger_id
-        )  # The mark-delete position's own ledger has a bitmap only if something of it is not deleted.
+        )  # The mark-delete position's own ledger has a bitmap only if some of its entries are not
+        # acknowledged.
         return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
-        """Return the entries that are not deleted among `count` consecutive ones; None, the usual case, for all of
-        them.
+        """Return the unacknowledged entries among `count` consecutive entries; None if all are unacknowledged, which is the
+        usual case.
         """
         end = first_entry_id + count
         start = first_entry_id
@@ -355,7 +356,10 @@ class CursorState:
         return delta
 
     def take_whole(self) -> bytes | None:
-        """Return the whole state if it changed, for a store that cannot store deltas. Otherwise like `take_delta`."""
+        """Return the whole state; None if it has not changed. For a store that cannot store deltas.
+
+        The caller must store the state, or call `forget_deltas`.
+        """
         if self._is_changed:
             self.forget_deltas()
         return self.take_delta()
@@ -521,7 +525,7 @@ class CursorState:
             try:
                 self.held.apply(record.held)
             except ValueError as error:
-                raise StoreError(f"a cursor record is damaged: {error}") from error
+                raise StoreError(f"a change of a cursor in the journal is damaged: {error}") from error
 
     def _settle(self) -> None:
         _drop_bitmaps(self._holes, self.mark_delete_position)

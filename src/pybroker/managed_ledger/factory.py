@@ -103,7 +103,7 @@ class ManagedLedgerFactory:
                 await self._discard_new(managed)
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
-            raise StoreError(f"{path} cannot be opened: storing its list with the new ledger took too long, try again")
+            raise StoreError(f"{path} cannot be opened, because storing its list of ledgers took too long: try again")
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed

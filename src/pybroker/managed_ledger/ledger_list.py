@@ -112,8 +112,8 @@ class LedgerList:
         ledger = self._ledgers[index]
         if summary.entry_count < ledger.entry_count:
             raise StoreError(
-                f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were stored: "
-                "confirmed entries are lost"
+                f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were "
+                "stored: confirmed entries are lost"
             )
         if summary.message_count is not None:
             message_count: int | None = summary.message_count - (ledger.message_count or 0)
@@ -278,7 +278,7 @@ class LedgerList:
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
-        """Count the entries up to and including `position`, like `_entries_before`."""
+        """Count the entries of all listed ledgers up to and including `position`."""
         ledger_id, entry_id = position
         ids = self._ids
         if not ids:
@@ -319,16 +319,16 @@ class LedgerList:
             version = msgspec.json.decode(data, type=_StoredVersion).version
             if version > FORMAT_VERSION:
                 raise StoreError(
-                    f"the list of ledgers has format version {version}, this broker reads up to {FORMAT_VERSION}: "
-                    "start the newer version that wrote it"
+                    f"the stored list of ledgers has format version {version}, but this broker reads only "
+                    f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
                 )
             rows = msgspec.json.decode(data, type=_StoredList).ledgers
         except msgspec.DecodeError as error:
-            raise StoreError(f"the list of ledgers does not parse: {error}") from error
+            raise StoreError(f"the stored list of ledgers cannot be decoded: {error}") from error
         ledgers = LedgerList()
         for row in rows:
             if ledgers._ids and row.id <= ledgers._ids[-1]:
-                raise StoreError(f"the list of ledgers is out of order at ledger {row.id}")
+                raise StoreError(f"the stored list of ledgers is damaged: ledger {row.id} is not in order")
             ledgers.add_ledger(row.id)
             if row.sealed:
                 ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes), row.closed or now_ms)

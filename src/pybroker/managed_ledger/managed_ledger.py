@@ -480,7 +480,10 @@ class ManagedLedger(AppendListener):
             logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
 
     async def _trim(self, limits: RetentionLimits | None = None) -> list[int]:
-        """Trim the ledgers as `trim` does, by `limits` instead of `retention`, which may change during the call."""
+        """Delete the ledgers that no durable cursor needs and the retention does not keep. Return their ids.
+
+        `limits` replaces `retention`, which may change during the call. Raises StoreError.
+        """
         async with self._changing:
             self._is_trim_due = False
             if self.is_closed:
@@ -699,9 +702,9 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """Read entries as `read` does.
+        """Read entries from `position` on, about `max_bytes` and at least one.
 
-        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        Return None if the first entry does not exist, or was trimmed during the read. Raises StoreError.
         """
         try:
             return await self.read(position, max_entries, max_bytes, group)

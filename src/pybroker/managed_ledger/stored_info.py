@@ -172,7 +172,7 @@ class StoredInfo:
     def _cursor(self, name: str, cursor_id: str) -> CursorInfo:
         info = self.cursors.get(name)
         if info is None or info.id != cursor_id:
-            raise StoreError(f"cursor {name} of {self.path} is deleted")
+            raise StoreError(f"cursor {name} of {self.path} was deleted")
         return info
 
 

@@ -57,14 +57,14 @@ class BrokerIdentity:
                 holder = await self._first_claim()
         except TimeoutError as error:
             raise MetadataUnavailable(
-                f"the id {self._broker_id} was not claimed within {deadline_s:g} s, because sessions with the metadata store"
-                " were lost"
+                f"the broker could not claim its id {self._broker_id} within {deadline_s:g} s, because it lost "
+                "its sessions with the metadata store"
             ) from error
         if holder is not None:
             raise StoreError(
-                f"another broker has the id {self._broker_id}: {holder}. Give each"
-                " broker its own advertisedAddress and webServicePort; if that broker has just been killed, wait"
-                " until its session with the metadata store ends"
+                f"another broker has the id {self._broker_id}: {holder}. Give each broker its own "
+                "advertisedAddress and webServicePort. If the other broker was just killed, wait until its "
+                "session with the metadata store ends"
             )
         self._store.listen(self._session_changed)
 
@@ -97,7 +97,7 @@ class BrokerIdentity:
                     continue
             else:
                 return None
-        raise StoreError(f"the id {self._broker_id} is being claimed by several brokers")
+        raise StoreError(f"the broker id {self._broker_id} is being claimed by several brokers at the same time")
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.RENEWED:

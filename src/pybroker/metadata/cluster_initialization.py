@@ -167,6 +167,6 @@ async def _create(client: ZooKeeperClient, path: str, value: bytes, report: Repo
     except NodeExists:
         report(f"node {path}: exists")
     except ZooKeeperError as error:
-        raise StoreError(f"cannot create node {path}: {error}") from error
+        raise StoreError(f"the node {path} cannot be created in the metadata store: {error}") from error
     else:
         report(f"node {path}: created")

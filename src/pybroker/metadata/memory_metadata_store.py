@@ -155,7 +155,7 @@ def require_changes(changes: Sequence[Change], version_of: Callable[[str], int |
 def require_countable(parent: str, existing: Versioned | None) -> None:
     """Raise StoreError if `parent` has a value, so that its version cannot count sequential children."""
     if existing is not None and existing.value:
-        raise StoreError(f"{parent} has a value, so its version cannot number the values below it")
+        raise StoreError(f"{parent} has a value, so the store cannot use its version to number the names below it")
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:
@@ -164,7 +164,7 @@ def require_version(path: str, present: int | None, expected: int) -> None:
         return
     if expected == NOT_EXISTING:
         if present is not None:
-            raise BadVersionError(f"{path} exists already, version {present}")
+            raise BadVersionError(f"{path} already exists with version {present}")
     elif present != expected:
         found = "does not exist" if present is None else f"has version {present}"
         raise BadVersionError(f"{path} {found}, expected version {expected}")

@@ -232,7 +232,10 @@ class Resources:
             self._clusters[name] = data
 
     async def update_cluster(self, name: str, change: Callable[[ClusterData], None]) -> None:
-        """Apply `change` to the stored cluster, like `update_namespace`. Refused: 404 if missing, 409."""
+        """Apply `change` to the stored cluster; again if another broker has changed the cluster during the call.
+
+        Refused: 404 if the cluster is missing, 409 after repeated concurrent changes.
+        """
         async with self._writing:
             path, subject = metadata_paths.cluster(name), f"Cluster {name}"
             data = await rewrite(self._store, path, ClusterData, _in_place(change), subject)
@@ -349,10 +352,10 @@ class Resources:
             await listener.namespace_changed(namespace)
 
     async def update_bundles(self, namespace: NamespaceName, change: Callable[[BundlesData], BundlesData]) -> None:
-        """Replace the bundles of a namespace by the result of `change`, like `update_namespace`.
+        """Replace the bundles of a namespace by the result of `change`, which is called again after a concurrent change.
 
-        As in Pulsar, the bundles of the local policies are in force and change first. The bundles of the policies are
-        then updated for programs that read only these.
+        As in Pulsar, two documents of a namespace contain its bundles. The local policies are changed first; brokers
+        use these bundles. The namespace policies are changed afterwards, for programs that read only the policies.
         """
         async with self._writing:
 
@@ -411,7 +414,10 @@ class Resources:
         return await self._topic_policies.in_force(topic)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
-        """Apply `change` to the policies of `topic` itself, like `update_namespace`. Refused: 409."""
+        """Apply `change` to the policies of `topic` itself; again if another broker has changed them during the call.
+
+        Refused: 409 after repeated concurrent changes.
+        """
         await self._topic_policies.update(topic, change)
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
@@ -441,7 +447,11 @@ class Resources:
         return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
-        """Apply `change` to the policies in this cluster only, like `update_namespace`. Refused: 404, 409."""
+        """Apply `change` to the policies of a namespace in this cluster only; again if another broker has changed them
+        during the call.
+
+        Refused: 404 without the namespace, 409 after repeated concurrent changes.
+        """
         async with self._writing:
             await self._change_local_policies(namespace, change)
             policies = self.namespace(namespace)

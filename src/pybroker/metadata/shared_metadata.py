@@ -58,7 +58,7 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
     configuration = parse_url("configurationMetadataStoreUrl", config.configuration_metadata_store_url)
     if metadata is None:
         if configuration is not None:
-            raise ConfigError("configurationMetadataStoreUrl is set and metadataStoreUrl is empty: set both or neither")
+            raise ConfigError("configurationMetadataStoreUrl is set, but metadataStoreUrl is not: set both or neither")
         return None
     ledger_store_kind(config)  # refuses a configuration that names no store
     return SharedAddresses(metadata, None if configuration == metadata else configuration)
@@ -74,15 +74,15 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
         return None
     if not url.startswith(PREFIX):
         raise ConfigError(
-            f"{key} cannot be {url!r}: supported are {PREFIX}host1:2181,host2:2181/path for ZooKeeper, and nothing for the"
-            " embedded store of metadataStore"
+            f"{key} cannot be {url!r}: supported are {PREFIX}host1:2181,host2:2181/path for ZooKeeper, and an "
+            "empty value for the embedded store of metadataStore"
         )
     from pybroker.zookeeper.addresses import ServerAddresses  # noqa: PLC0415
 
     try:
         return ServerAddresses.parse(url.removeprefix(PREFIX))
     except ValueError as error:
-        raise ConfigError(f"{key} cannot be {url!r}: {error}") from error
+        raise ConfigError(f"{key}={url!r} is invalid: {error}") from error
 
 
 def client_options(config: BrokerConfig) -> ClientOptions:
@@ -99,7 +99,7 @@ def client_options(config: BrokerConfig) -> ClientOptions:
                     config.metadata_store_tls_certificate_file_path, config.metadata_store_tls_key_file_path or None
                 )
         except OSError as error:
-            raise ConfigError(f"metadataStoreTls* files cannot be used: {error}") from error
+            raise ConfigError(f"the files in the metadataStoreTls* settings cannot be used: {error}") from error
     digest = config.metadata_store_digest_credentials
     if digest and ":" not in digest:
         raise ConfigError("metadataStoreDigestCredentials must be user:password")
@@ -122,9 +122,9 @@ def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
     try:
         return sasl_credentials(Path(path).read_text(encoding="utf-8"), config.metadata_store_sasl_jaas_section)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} is not UTF-8") from error
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: the file {path} is not UTF-8") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"metadataStoreSaslJaasFilePath: {path} cannot be used: {error}") from error
+        raise ConfigError(f"metadataStoreSaslJaasFilePath: the file {path} cannot be used: {error}") from error
 
 
 async def open_shared_metadata(
@@ -165,7 +165,7 @@ async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
     """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
     addresses = shared_addresses(config.replace(ledger_store="local"))
     if addresses is None:
-        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+        raise ConfigError("no metadata store is given: add --metadata-store zk:host:2181/path, or set metadataStoreUrl")
     return await open_shared_metadata(config, addresses)
 
 
@@ -178,12 +178,14 @@ async def require_usable(store: MetadataStore, cluster_name: str, where: str) ->
     clusters = await store.children(metadata_paths.CLUSTERS)
     if not clusters:
         raise StoreError(
-            f"the metadata store {where} has no cluster: prepare it with `pybroker metadata init --cluster {cluster_name}`"
+            f"the metadata store {where} has no cluster: prepare it with `pybroker metadata init --cluster "
+            f"{cluster_name}`"
         )
     if cluster_name not in clusters:
         raise StoreError(
-            f"clusterName is {cluster_name}, but the metadata store {where} has {', '.join(clusters)}: correct clusterName"
-            " or metadataStoreUrl, or add the cluster with `pybroker metadata init`"
+            f"clusterName is {cluster_name}, but the metadata store {where} contains the cluster "
+            f"{', '.join(clusters)}: correct clusterName or metadataStoreUrl, or add the cluster with "
+            "`pybroker metadata init`"
         )
     await require_layout(store, where)
 
@@ -194,8 +196,8 @@ async def require_layout(store: MetadataStore, where: str) -> None:
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
         raise StoreError(
-            f"the documents of pybroker in {where} have version {version}, this version of pybroker reads up to"
-            f" {LAYOUT_VERSION}: start the newer version that wrote them"
+            f"the documents of pybroker in {where} have version {version}, this version of pybroker reads up "
+            f"to {LAYOUT_VERSION}: start the newer version that wrote them"
         )
 
 
@@ -216,7 +218,10 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Do the same as `Resources.bootstrap`, while other brokers may create the same objects at the same time."""
+    """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
+
+    Repeats the attempt if other brokers create the same objects at the same time.
+    """
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:
             await resources.bootstrap(cluster_name, namespaces)

@@ -66,7 +66,8 @@ def require_layout(found: int) -> None:
     """Raise StoreError if the layout `found` is newer than this version of pybroker."""
     if found > LAYOUT_VERSION:
         raise StoreError(
-            f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start the newer version that wrote it"
+            f"the database has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start "
+            "the newer version that wrote it"
         )
 
 
@@ -154,7 +155,7 @@ def check(connection: sqlite3.Connection) -> Totals:
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
     if row is None:
-        raise StoreError("it is damaged: its totals are missing")
+        raise StoreError("the database is damaged: the record of its number of values is missing")
     totals = Totals(*row)
     found = Totals(totals.commits)
     for path, value, version, checksum in connection.execute("SELECT path, value, version, checksum FROM metadata"):
@@ -162,8 +163,8 @@ def check(connection: sqlite3.Connection) -> Totals:
         found.added(checksum)
     if found != totals:
         raise StoreError(
-            f"it is damaged: {totals.row_count} values were stored, {found.row_count} are present, and some are missing, "
-            "changed or outdated"
+            f"the database is damaged: {totals.row_count} values were stored, {found.row_count} are present, "
+            "and some of them are missing, changed or outdated"
         )
     return totals
 
@@ -178,7 +179,7 @@ def require_whole(path: str, value: object, version: object, checksum: int) -> N
     """Raise StoreError if the row is damaged."""
     is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
     if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
-        raise StoreError(f"it is damaged: the value of {path!r} is not what was stored")
+        raise StoreError(f"the database is damaged: the value of {path!r} differs from the value that was stored")
 
 
 def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:

@@ -283,7 +283,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 elif isinstance(names, NoNode):
                     results.append([])
                 else:
-                    raise StoreError(f"the metadata below {path} cannot be listed: {names}")
+                    raise StoreError(f"the names below {path} in the metadata store cannot be listed: {names}")
         return results
 
     async def _nodes(self, paths: Sequence[str]) -> AsyncIterator[tuple[bytes, Stat] | StoreError | None]:
@@ -340,7 +340,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         if self._is_closed:
             raise StoreError("the metadata store is closed") from error
         if self._clock_ms() >= deadline_ms:
-            raise MetadataUnavailable(f"{path}: the metadata store was not reached: {error}") from error
+            raise MetadataUnavailable(
+                f"{path} cannot be read or written, because the metadata store cannot be reached: {error}"
+            ) from error
         await asyncio.sleep(_RETRY_PAUSE_S)
 
     # --- change ------------------------------------------------------------------------------------------------------
@@ -361,11 +363,11 @@ class ZooKeeperMetadataStore(MetadataStore):
             except errors.NodeExists as error:
                 node = await self._client_node(path)
                 if node is not None and not _is_inner(*node):
-                    raise BadVersionError(f"{path} exists already, version {node[1].version}") from error
+                    raise BadVersionError(f"{path} already exists with version {node[1].version}") from error
                 if node is not None:
                     expected_version = node[1].version
             except errors.BadVersion as error:
-                raise BadVersionError(f"{path} has another version than {expected_version}") from error
+                raise BadVersionError(f"{path} does not have the expected version {expected_version}") from error
             except NoNode as error:
                 if expected_version != ANY_VERSION and put.expected_version != NOT_EXISTING:
                     raise BadVersionError(f"{path} does not exist, expected version {expected_version}") from error
@@ -375,7 +377,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                         return created
                 else:
                     expected_version = NOT_EXISTING
-        raise StoreError(f"{path} is being changed by other brokers, try again")
+        raise StoreError(f"{path} could not be changed, because other brokers change it: try again")
 
     async def _created(self, path: str, value: bytes) -> int | None:
         """Create the node with its parents. Return its version; None if the node exists now."""
@@ -385,7 +387,9 @@ class ZooKeeperMetadataStore(MetadataStore):
             return None
 
     async def _client_node(self, path: str) -> tuple[bytes, Stat] | None:
-        """Return the same as `_node`, within a change: the caller handles a lost connection."""
+        """Return value and state of the node at `path`; None if it does not exist. Used within a change, whose caller
+        handles a lost connection.
+        """
         try:
             return await self._client.get(path)
         except NoNode:
@@ -405,14 +409,16 @@ class ZooKeeperMetadataStore(MetadataStore):
             if is_equal:
                 return node[1].version
             if node[1].version == 0:
-                raise BadVersionError(f"{path} exists already, version 0")
+                raise BadVersionError(f"{path} already exists with version 0")
         elif node is not None and node[1].version == expected_version:
             return None
         elif node is not None and node[1].version == expected_version + 1:
             if is_equal:
                 return node[1].version
             raise BadVersionError(f"{path} has version {node[1].version}, expected version {expected_version}")
-        raise UnknownOutcome(f"{path}: the answer to a put was lost, and the value has changed since")
+        raise UnknownOutcome(
+            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since"
+        )
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
         session_id = self._client.session_id
@@ -436,7 +442,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 except (errors.BadVersion, NoNode):
                     continue  # changed meanwhile: look again
                 return True
-            raise StoreError(f"{path} is being changed by other brokers, try again")
+            raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
 
         async def outcome() -> bool | None:
             node = await self._node(path)
@@ -446,7 +452,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 return True  # also if another writer has created it again, which may have the same version
             if node[1].version == deleted[0].version or expected_version == ANY_VERSION:
                 return None
-            raise UnknownOutcome(f"{path}: the answer to a deletion was lost, and there is another value now")
+            raise UnknownOutcome(
+                f"it is unknown whether {path} was deleted: the response was lost, and the path has another value now"
+            )
 
         return await self._changed(path, act, outcome)
 
@@ -467,7 +475,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
-        raise StoreError(f"{path} is being changed by other brokers, try again")
+        raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
 
     async def _drop_nodes(self, paths: Sequence[str]) -> None:
         """Raises the first StoreError instead of a group."""
@@ -514,7 +522,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 pass  # changed meanwhile: look again, and refuse if a version does not fit
             else:
                 return [_version_of(change, result) for change, result in zip(changes, results, strict=True)]
-        raise StoreError(f"{changes[0].path} is being changed by other brokers, try again")
+        raise StoreError(f"{changes[0].path} could not be changed, because other brokers change it: try again")
 
     async def _make_parent(self, path: str) -> None:
         parent = path.rpartition("/")[0]
@@ -550,7 +558,10 @@ class ZooKeeperMetadataStore(MetadataStore):
                 return None
         if has_happened:
             return versions
-        raise UnknownOutcome(f"{changes[0].path}: the answer to a change was lost, and the values have changed since")
+        raise UnknownOutcome(
+            f"it is unknown whether {changes[0].path} was changed: the response was lost, and the values have "
+            "changed again since"
+        )
 
     async def put_for_session(self, path: str, value: bytes) -> int:
         session_id, last_zxid = self._client.session_id, self._client.last_zxid
@@ -562,7 +573,9 @@ class ZooKeeperMetadataStore(MetadataStore):
             except errors.NodeExists as error:
                 raise BadVersionError(f"{path} exists already") from error
             if stat.ephemeral_owner != session_id:
-                raise MetadataUnavailable(f"{path}: the session with the metadata store changed meanwhile")
+                raise MetadataUnavailable(
+                    f"{path} was not stored, because the session with the metadata store changed during the request"
+                )
             return stat.version
 
         async def outcome() -> int | None:
@@ -579,7 +592,7 @@ class ZooKeeperMetadataStore(MetadataStore):
 
     def _require_session(self, session_id: int, path: str) -> None:
         if not self._client.holds_session() or self._client.session_id != session_id:
-            raise MetadataUnavailable(f"{path}: the session with the metadata store is lost")
+            raise MetadataUnavailable(f"{path} was not stored, because the session with the metadata store is lost")
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
         """Store a sequential value.
@@ -602,7 +615,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         async def outcome() -> str | None:
             if for_session:
                 return None  # what was created without an answer disappears with the session
-            raise UnknownOutcome(f"{path}: the answer to a creation was lost")
+            raise UnknownOutcome(f"it is unknown whether a node below {path} was created: the response was lost")
 
         return await self._changed(path, act, outcome)
 
@@ -622,7 +635,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 try:
                     result = await outcome()
                 except MetadataUnavailable as unavailable:
-                    raise UnknownOutcome(f"{path}: the answer to a change was lost: {unavailable}") from error
+                    raise UnknownOutcome(
+                        f"it is unknown whether {path} was changed: the response was lost ({unavailable})"
+                    ) from error
                 self._outcomes_read_back += 1
                 if result is not None:
                     return result
@@ -685,7 +700,7 @@ def _operation(change: Change, node: tuple[bytes, Stat] | None, added_children: 
     path, expected = change.path, change.expected_version
     present = None if node is None or _is_inner(*node) else node[1].version
     if expected == NOT_EXISTING and present is not None:
-        raise BadVersionError(f"{path} exists already, version {present}")
+        raise BadVersionError(f"{path} already exists with version {present}")
     if (expected not in (ANY_VERSION, NOT_EXISTING) or not isinstance(change, Put)) and present is None:
         raise BadVersionError(f"{path} does not exist")
     if expected not in (ANY_VERSION, NOT_EXISTING, present):

@@ -90,15 +90,15 @@ DEFAULT_RESOURCE_QUOTA = ResourceQuota(40.0, 120.0, 100_000.0, 300_000.0, 80.0, 
 def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
     """Return `data` as it is stored: an unknown scope is dropped, as in Pulsar. Raise ValueError for invalid data."""
     if not data.namespaces or not data.primary:
-        raise ValueError("namespaces and primary are needed")
+        raise ValueError("the isolation policy needs the fields namespaces and primary")
     for pattern in (*data.namespaces, *data.primary, *data.secondary):
         _compiled(pattern)
     failover = data.auto_failover_policy
     if failover is None or failover.policy_type != MIN_AVAILABLE:
-        raise ValueError(f"auto_failover_policy of policy_type {MIN_AVAILABLE} is needed")
+        raise ValueError(f"the isolation policy needs auto_failover_policy with the policy_type {MIN_AVAILABLE}")
     for parameter in ("min_limit", "usage_threshold"):
         if not failover.parameters.get(parameter, "").isdecimal():
-            raise ValueError(f"auto_failover_policy needs the parameter {parameter}, a whole number")
+            raise ValueError(f"auto_failover_policy needs the parameter {parameter} with an integer")
     if data.unload_scope not in UNLOAD_SCOPES:
         return msgspec.structs.replace(data, unload_scope=None)
     return data
@@ -162,4 +162,4 @@ def _compiled(pattern: str) -> re2._Regexp[str]:
     try:
         return re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as error:
-        raise ValueError(f"not a regular expression: {pattern!r} ({error})") from error
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from error

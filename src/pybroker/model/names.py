@@ -48,7 +48,7 @@ class NamespaceName:
     def parse(text: str) -> NamespaceName:
         tenant, slash, local_name = text.partition("/")
         if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
-            raise InvalidTopicName(f"not a namespace name: {_shown(text)}; expected tenant/namespace")
+            raise InvalidTopicName(f"{_shown(text)} is not a namespace name: use the form tenant/namespace")
         return NamespaceName(tenant, local_name)
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ def _shown(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
     if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # checked before the name is split
-        raise InvalidTopicName(f"invalid topic name {_shown(text)}: too long")
+        raise InvalidTopicName(f"invalid topic name {_shown(text)}: the name is too long")
     domain, separator, rest = text.partition("://")
     if not separator:
         parts = text.split("/")
@@ -124,7 +124,7 @@ def _parse_topic(text: str) -> TopicName:
             parts = [PUBLIC_TENANT, DEFAULT_NAMESPACE, text]
         elif len(parts) != 3:
             raise InvalidTopicName(
-                f"invalid short topic name {_shown(text)}: use a name alone or tenant/namespace/name"
+                f"invalid short topic name {_shown(text)}: use a local name, or tenant/namespace/name"
             )
         domain = PERSISTENT
     else:
@@ -143,5 +143,8 @@ def _parse_topic(text: str) -> TopicName:
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
         raise InvalidTopicName(f"invalid tenant or namespace in topic name {_shown(text)}")
     if len(local_name) > MAX_TOPIC_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
-        raise InvalidTopicName(f"invalid topic name {_shown(text)}: too long, padded or with control characters")
+        raise InvalidTopicName(
+            f"invalid topic name {_shown(text)}: the name is too long, begins or ends with white space, or "
+            "contains control characters"
+        )
     return TopicName(domain, NamespaceName(tenant, namespace), local_name)

@@ -409,7 +409,10 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """Do the same as `decode`, for parsed JSON."""
+    """Convert parsed JSON to `kind`; absent and null properties get their defaults, unknown ones are ignored.
+
+    Raise msgspec.ValidationError, with a text for the user, if a property has the wrong type.
+    """
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
@@ -427,7 +430,7 @@ def _without_nulls(value: Any) -> Any:
 def even_bundles(count: int) -> BundlesData:
     """Return `count` bundles of (almost) equal size. Raise ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
     if not 0 < count <= MAX_BUNDLE_COUNT:
-        raise ValueError(f"a namespace has 1 to {MAX_BUNDLE_COUNT} bundles, not {count}")
+        raise ValueError(f"the number of bundles of a namespace must be from 1 to {MAX_BUNDLE_COUNT}, not {count}")
     size = 2**32 // count
     inner = [f"0x{index * size:08x}" for index in range(1, count)]
     return BundlesData([FIRST_BOUNDARY, *inner, LAST_BOUNDARY], count)
@@ -445,10 +448,13 @@ def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_CO
     count = len(boundaries) - 1
     if boundaries[0] != 0 or boundaries[-1] != 2**32 - 1 or count > MAX_BUNDLE_COUNT:
         raise ValueError(
-            f"bundle boundaries go from {FIRST_BOUNDARY} to {LAST_BOUNDARY}, {MAX_BUNDLE_COUNT} bundles at most"
+            f"bundle boundaries must begin with {FIRST_BOUNDARY}, end with {LAST_BOUNDARY}, and define at most "
+            f"{MAX_BUNDLE_COUNT} bundles"
         )
     if bundles.numBundles not in (0, count):
-        raise ValueError(f"{len(boundaries)} bundle boundaries make {count} bundles, not {bundles.numBundles}")
+        raise ValueError(
+            f"the {len(boundaries)} bundle boundaries define {count} bundles, but numBundles is {bundles.numBundles}"
+        )
     return BundlesData([f"0x{boundary:08x}" for boundary in boundaries], count)
 
 
@@ -456,9 +462,9 @@ def _boundary(text: str) -> int:
     try:
         value = int(text, 16)
     except ValueError:
-        raise ValueError(f"not a bundle boundary: {text!r}") from None
+        raise ValueError(f"{text!r} is not a bundle boundary: use a form such as 0x40000000") from None
     if not 0 <= value < 2**32:
-        raise ValueError(f"not a bundle boundary: {text!r}")
+        raise ValueError(f"{text!r} is not a bundle boundary: use a form such as 0x40000000")
     return value
 
 

@@ -33,7 +33,7 @@ LATEST = Position(MAX_SIGNED_64, MAX_SIGNED_64)
 def from_wire(ledger_id: int, entry_id: int) -> Position:
     """Return the position for the protocol's unsigned 64-bit fields, in which clients write -1 as 2^64 - 1."""
     if not (0 <= ledger_id < 1 << 64 and 0 <= entry_id < 1 << 64):
-        raise ProtocolViolation(f"message id out of range: {ledger_id}:{entry_id}")
+        raise ProtocolViolation(f"the message id {ledger_id}:{entry_id} is out of range")
     if ledger_id > MAX_SIGNED_64:
         ledger_id -= 1 << 64
     if entry_id > MAX_SIGNED_64:

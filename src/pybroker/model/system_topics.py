@@ -18,7 +18,9 @@ PENDING_ACK_SUFFIX = "__transaction_pending_ack"
 COORDINATOR_ASSIGN = "transaction_coordinator_assign"
 TRANSACTION_LOG = "__transaction_log_"
 LOG_BESIDE_PULSAR = "__pybroker_transaction_log_"
-"""The same on a store that Java brokers share: their coordinators have logs with Pulsar's name and another format."""
+"""Prefix of the transaction logs in a metadata store that Java brokers share, because the logs of Java coordinators have
+Pulsar's name and another format.
+"""
 
 BUFFER_SNAPSHOTS = "__transaction_buffer_snapshot"
 BUFFER_SNAPSHOT_INDEXES = "__transaction_buffer_snapshot_indexes"

@@ -63,7 +63,9 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:
-        raise InvalidTopicName("tenant or namespace is missing")
+        raise InvalidTopicName(
+            "the topics pattern contains no tenant or no namespace: use the form tenant/namespace/pattern"
+        )
     namespace = NamespaceName.parse(f"{parts[0]}/{parts[1]}")
     pattern = re.escape(f"{namespace}/") + f"(?:{parts[2]})"
     TopicsPattern.parse(pattern)
@@ -85,7 +87,9 @@ def _without_domain(pattern: str) -> str:
     for domain in sorted(DOMAINS, key=len, reverse=True):
         if before.endswith(domain):
             return before.removesuffix(domain) + rest
-    raise InvalidPattern(f"topics pattern {pattern!r} contains no topic domain: use persistent or non-persistent")
+    raise InvalidPattern(
+        f"the topics pattern {pattern!r} contains no topic domain: begin it with persistent:// or non-persistent://"
+    )
 
 
 @lru_cache(maxsize=MAX_SHARED_PATTERNS)

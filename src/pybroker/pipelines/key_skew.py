@@ -84,7 +84,9 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: C
 
 def _run(options: argparse.Namespace, connect: Connect) -> int:
     if not 1 <= options.consumers <= 1000 or options.max_keys < 2 or options.limit < 1:
-        raise WrongOptions("--consumers 1 to 1000, --max-keys at least 2, --limit at least 1")
+        raise WrongOptions(
+            "the options are invalid: --consumers must be from 1 to 1000, --max-keys at least 2, and --limit at least 1"
+        )
     where, part = source_options(options, connect, options.topics), part_of(options)
     counts = KeyCounts(options.max_keys)
     with closing(open_source(where)) as source:
@@ -124,7 +126,7 @@ def _owners(options: argparse.Namespace, where: SourceOptions) -> Owners:
             ranges |= consumer_ranges(_stats(rest, TopicName.parse(topic)), options.subscription)
     if not ranges:
         raise WrongOptions(
-            f"no consumer of a Key_Shared subscription {options.subscription} is connected: use --consumers N"
+            f"Key_Shared subscription {options.subscription} has no connected consumer: use --consumers N"
         )
     return Owners(ranges, fold)
 

@@ -66,7 +66,8 @@ def load(pipeline: Pipeline) -> ModuleType:
         if missing not in pipeline.needs:
             raise
         raise ExtraMissing(
-            f"the pipeline {pipeline.name} needs {missing}, which is not installed: pip install 'pybroker[{pipeline.extra}]'"
+            f"the pipeline {pipeline.name} needs the package {missing}, which is not installed: run pip "
+            f"install 'pybroker[{pipeline.extra}]'"
         ) from error
 
 

@@ -83,7 +83,8 @@ def sequence_id_of(ledger_id: int, entry_id: int) -> int:
     """
     if entry_id >> ENTRY_BITS or ledger_id >> (63 - ENTRY_BITS):
         raise ReadingFailed(
-            f"entry {ledger_id}:{entry_id} has no sequence id: replay works with up to {1 << ENTRY_BITS} entries a ledger"
+            f"entry {ledger_id}:{entry_id} cannot be replayed: replay supports at most {1 << ENTRY_BITS} "
+            "entries in a ledger"
         )
     return ledger_id << ENTRY_BITS | entry_id
 
@@ -148,7 +149,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
         for sentence in lost:
             say(f"gone: {sentence}")
         if lost and not options.allow_loss:
-            raise DataLoss("a part of the range is lost: use --allow-loss to replay the rest")
+            raise DataLoss("a part of the range is lost: use --allow-loss to replay the remaining messages")
         if options.dry_run:
             return _dry_run(plans, options)
         if not options.allow_duplicates:
@@ -157,7 +158,9 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
         try:
             done = asyncio.run(_Replay(options, where.access, source, target, (window[0], window[1])).run(plans))
         except (ClientError, BrokerError) as error:
-            raise ReadingFailed(f"{target}: {error}; run the same command again to continue") from error
+            raise ReadingFailed(
+                f"the replay to {target} failed: {error}; run the same command again to continue"
+            ) from error
     if options.json:
         write_json({"event": "end", **vars(done)})
     else:
@@ -202,9 +205,11 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
         except Refused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            raise WrongOptions(f"{target} does not exist: create it, and {advice}") from error
+            raise WrongOptions(f"topic {target} does not exist: create the topic, and {advice}") from error
     if answer is not True:
-        raise WrongOptions(f"{target} does not deduplicate, so a second run would duplicate messages: {advice}")
+        raise WrongOptions(
+            f"topic {target} does not deduplicate messages, so a second run would duplicate them: {advice}"
+        )
 
 
 class _Replay:
@@ -301,7 +306,7 @@ class _Replay:
             info = await asyncio.to_thread(self._source.schema, str(TopicName.parse(topic).partitioned_name), version)
             if info is None:
                 raise ReadingFailed(
-                    f"{topic}: the broker does not know schema version {int.from_bytes(version, 'big')}"
+                    f"the broker does not know schema version {int.from_bytes(version, 'big')} of {topic}"
                 )
             known = self._schemas[version] = await _registered(client, target, info)
         return known

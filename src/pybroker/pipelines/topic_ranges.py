@@ -86,7 +86,10 @@ def _place_or_time(option: str, text: str) -> int | Place:
     try:
         return time_ms(text)
     except ValueError:
-        raise WrongOptions(f"{option} {text}: a time as 2026-11-23T04:00:00Z or in ms, or LEDGER:ENTRY") from None
+        raise WrongOptions(
+            f"{option} {text} is invalid: use a time such as 2026-11-23T04:00:00Z, milliseconds since 1970, or "
+            "LEDGER:ENTRY"
+        ) from None
 
 
 def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
@@ -96,7 +99,7 @@ def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
     partitions = source.partitions(topic)
     if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
         raise WrongOptions(
-            f"{topic} has {len(partitions)} partitions: select one of them, or use times instead of LEDGER:ENTRY"
+            f"topic {topic} has {len(partitions)} partitions: select one of them, or use times instead of LEDGER:ENTRY"
         )
     return source.plans(
         [(name, _place(source, name, part.start), _place(source, name, part.end)) for name in partitions]

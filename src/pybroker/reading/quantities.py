@@ -23,5 +23,5 @@ def size_bytes(text: str) -> int:
     """Parse a size in bytes: a number, or one with a unit of 1024, such as `64m`, `64MB` or `64 MiB`. Raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text[:60]!r} is not a size in bytes, such as 64m")
+        raise ValueError(f"{text[:60]!r} is not a size: use a number of bytes, such as 64m")
     return int(match.group(1)) * _UNITS[match.group(2).lower()]

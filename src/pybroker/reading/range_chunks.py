@@ -134,7 +134,8 @@ class RangeChunks:
         limit_bytes = self._limits.max_chunked_message_bytes
         if size_bytes > limit_bytes:
             raise DamagedPayload(
-                f"its {len(chunks)} chunks of {size_bytes} bytes are over the limit of {limit_bytes} (maxChunkedMessageBytes)"
+                f"the message has {len(chunks)} chunks with {size_bytes} bytes, which is over the limit of "
+                f"{limit_bytes} bytes (maxChunkedMessageBytes)"
             )
         pieces: dict[tuple[int, int], bytes] = {}
         missing = []
@@ -166,7 +167,8 @@ class RangeChunks:
         for chunk in chunks:
             if (ledger_id, chunk.entry_id) not in pieces:
                 raise DataLoss(
-                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost; it is a chunk of the message"
+                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost, so the message of which "
+                    "it is a chunk cannot be read"
                 )
 
     def _payload(self, view: memoryview, entry: np.void) -> bytes:

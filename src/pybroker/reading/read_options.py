@@ -28,7 +28,9 @@ class SourceOptions:
     patience_s: float = 120.0
     """How long requests to a busy, restarting or unreachable broker are repeated."""
     contact_patience_s: float | None = None
-    """The same for an `admin.url` that has never answered this source, because the URL may be wrong. None: `patience_s`."""
+    """How long requests to an `admin.url` that has never responded are repeated; shorter, because the URL may be wrong.
+    None: `patience_s`.
+    """
 
     def rest_client(self) -> RestClient:
         """Create a connection for REST calls. Raises ClientError if the access has no usable admin URL."""

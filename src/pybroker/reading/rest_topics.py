@@ -27,7 +27,9 @@ def parsed(topic: str) -> TopicName:
     except InvalidTopicName as error:
         raise ReadingFailed(str(error)) from error
     if not name.is_persistent:
-        raise ReadingFailed(f"{name} stores no messages: only persistent topics can be read")
+        raise ReadingFailed(
+            f"topic {name} is not persistent, so its messages are not stored: only persistent topics can be read"
+        )
     return name
 
 

@@ -27,7 +27,8 @@ def open_source(options: SourceOptions) -> EntrySource:
         return _binary(options)
     if not options.access.admin_url:
         raise ReadingFailed(
-            f"readMode {mode} sends HTTP requests to the broker: set admin.url, such as http://host:8080"
+            f"readMode {mode} sends HTTP requests to the broker, but admin.url is missing: set it, such as "
+            "http://host:8080"
         )
     source = BulkSource(options)
     if mode == "bulk":
@@ -38,7 +39,7 @@ def open_source(options: SourceOptions) -> EntrySource:
             source.close()
             return SegmentSource(replace(options, contact_patience_s=None), directory)  # The broker has answered.
         if mode == "segment":
-            raise ReadingFailed(f"segment files cannot be read: {reason}")
+            raise ReadingFailed(f"the segment files of the broker cannot be read: {reason}")
         if source.has_entries():
             return source
     except BaseException:

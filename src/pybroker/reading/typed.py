@@ -200,8 +200,9 @@ def union_of_topics(schemas: Mapping[str, SchemaInfo | None], *, allow_different
             if allow_different:
                 return None
             raise DifferentSchemas(
-                f"{first_topic} and {topic} have different schemas ({_named(pinned)} and {_named(info)}). Read them "
-                "separately, or as bytes with allowDifferentTopicSchemas=true"
+                f"the topics {first_topic} and {topic} have different schemas ({_named(pinned)} and "
+                f"{_named(info)}). Read the topics separately, or read their payloads as bytes with "
+                "allowDifferentTopicSchemas=true"
             )
     return pinned
 

@@ -116,7 +116,8 @@ class _Parser:
             self._attach_object(into, value, namespace, where)
         else:
             raise InvalidSchema(
-                f"{where}: a type must be a string, an array or an object, not {canonical_json(value)[:40]}"
+                f"{where}: the type {canonical_json(value)[:40]} is invalid: a type must be a string, an array "
+                "or an object"
             )
 
     def finish(self) -> None:
@@ -130,7 +131,7 @@ class _Parser:
             for branch in union.children:
                 key = branch.name or branch.kind
                 if key in seen:
-                    raise InvalidSchema(f"{where}: two branches of the union have the type {branch}")
+                    raise InvalidSchema(f"{where}: the type {branch} occurs twice in the union")
                 seen.add(key)
 
     def _attach_named(self, into: list[AvroType], name: str, namespace: str, where: str, properties: str = "") -> None:
@@ -138,7 +139,7 @@ class _Parser:
             into.append(AvroType(name, properties=properties))
             return
         if len(name) > MAX_NAME_LENGTH:
-            raise InvalidSchema(f"{where}: a name has {len(name)} characters, the maximum is {MAX_NAME_LENGTH}")
+            raise InvalidSchema(f"{where}: the name has {len(name)} characters; the maximum is {MAX_NAME_LENGTH}")
         known = self._named.get(_in_namespace(name, namespace)) or self._named.get(name)
         if known is None:
             self._open_references.append((into, len(into), namespace, name, where))
@@ -156,7 +157,7 @@ class _Parser:
     def _attach_object(self, into: list[AvroType], value: dict[str, JsonValue], namespace: str, where: str) -> None:
         kind = value.get("type")
         if not isinstance(kind, str):
-            raise InvalidSchema(f"{where}: `type` is not a string")
+            raise InvalidSchema(f"{where}: the value of `type` is not a string")
         properties = _properties(value, _TYPE_KEYS)
         if kind in {"array", "map"}:
             key, mark = ("items", "[]") if kind == "array" else ("values", "{}")
@@ -209,7 +210,7 @@ class _Parser:
                 raise InvalidSchema(f"{where}: illegal field name {canonical_json(name)[:60]} in record {record.name}")
             place = _place(f"{where}.{name}")
             if name in fields:
-                raise InvalidSchema(f"{place}: the field occurs twice")
+                raise InvalidSchema(f"{place}: the field is defined twice")
             if "type" not in entry:
                 raise InvalidSchema(f"{place}: the field has no `type`")
             fields[name] = AvroField(
@@ -260,7 +261,7 @@ def _full_name(value: dict[str, JsonValue], namespace: str, where: str) -> str:
 def _checked_name(name: str, space: str, where: str) -> str:
     full_name = f"{space}.{name}" if space else name
     if len(full_name) > MAX_NAME_LENGTH:
-        raise InvalidSchema(f"{where}: a name has {len(full_name)} characters, the maximum is {MAX_NAME_LENGTH}")
+        raise InvalidSchema(f"{where}: the name has {len(full_name)} characters; the maximum is {MAX_NAME_LENGTH}")
     if not all(_is_name(part) for part in full_name.split(".")):
         raise InvalidSchema(f"{where}: illegal name {full_name[:80]!r}")
     if full_name in PRIMITIVES:
@@ -284,7 +285,7 @@ def _alias_list(value: dict[str, JsonValue], where: str) -> tuple[str, ...]:
         raise InvalidSchema(f"{where}: `aliases` is not an array")
     names = [alias for alias in aliases if isinstance(alias, str)]
     if len(names) != len(aliases):
-        raise InvalidSchema(f"{where}: an alias is not a string")
+        raise InvalidSchema(f"{where}: a value in `aliases` is not a string")
     return tuple(names)
 
 

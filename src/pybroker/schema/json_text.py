@@ -24,7 +24,9 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 def parse_json(data: bytes) -> JsonValue:
     """Parse JSON. Comments are accepted, as in Avro's parser; NaN and Infinity are not."""
     if len(data) > MAX_DEFINITION_BYTES:
-        raise InvalidSchema(f"the definition has {len(data)} bytes, more than the limit of {MAX_DEFINITION_BYTES}")
+        raise InvalidSchema(
+            f"the definition of the schema has {len(data)} bytes, more than the limit of {MAX_DEFINITION_BYTES}"
+        )
     text = _without_comments(data.decode("utf-8", errors="replace"))
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
@@ -42,7 +44,7 @@ def _without_comments(text: str) -> str:
         if token[0] in "[{":
             depth += 1
             if depth > MAX_NESTING:
-                raise InvalidSchema(f"the definition is nested deeper than {MAX_NESTING} levels")
+                raise InvalidSchema(f"the schema definition is nested deeper than {MAX_NESTING} levels")
         elif token[0] in "]}":
             depth -= 1
         elif token[0] == "/":

@@ -32,7 +32,9 @@ def split_key_value(schema: SchemaData) -> KeyValueSchema:
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:
-        raise InvalidSchema(f"{len(rest)} unexpected bytes after the value's definition")
+        raise InvalidSchema(
+            f"the KEY_VALUE schema is invalid: {len(rest)} unexpected bytes after the value's definition"
+        )
     return KeyValueSchema(_side(schema, "key", key), _side(schema, "value", value))
 
 
@@ -42,12 +44,13 @@ def join_key_value(key: bytes, value: bytes) -> bytes:
 
 def _take(data: bytes, side: str) -> tuple[bytes, bytes]:
     if len(data) < _LENGTH.size:
-        raise InvalidSchema(f"the data ends before the length of the {side} definition")
+        raise InvalidSchema(f"the definition of the KEY_VALUE schema ends before the length of the {side} definition")
     length: int = _LENGTH.unpack_from(data)[0]
     end = _LENGTH.size + max(0, length)
     if length < -1 or end > len(data):
         raise InvalidSchema(
-            f"the {side} definition should have {length} bytes, but only {len(data) - _LENGTH.size} follow"
+            f"the {side} definition of the KEY_VALUE schema should have {length} bytes, but only "
+            f"{len(data) - _LENGTH.size} follow"
         )
     return data[_LENGTH.size : end], data[end:]
 
@@ -57,5 +60,5 @@ def _side(schema: SchemaData, side: str, data: bytes) -> SchemaData:
     text = schema.properties.get(f"{side}.schema.properties")
     properties = parse_json(text.encode()) if text else {}
     if not isinstance(properties, dict):
-        raise InvalidSchema(f"property {side}.schema.properties is not a JSON object")
+        raise InvalidSchema(f"the schema property {side}.schema.properties is not a JSON object")
     return SchemaData(schema_type, data, {key: str(value) for key, value in properties.items()})

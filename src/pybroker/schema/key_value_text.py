@@ -22,7 +22,10 @@ def key_value_text(schema: SchemaData) -> str:
 def key_value_data(text: str) -> bytes:
     given = parse_json(text.encode(errors="surrogatepass"))
     if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
-        raise InvalidSchema('KEY_VALUE: expected a JSON object {"key": ..., "value": ...} with both definitions')
+        raise InvalidSchema(
+            'the definition of a KEY_VALUE schema must be a JSON object {"key": ..., "value": ...} with both '
+            "definitions"
+        )
     return join_key_value(_definition(given["key"]), _definition(given["value"]))
 
 

@@ -24,12 +24,12 @@ def root_message(data: bytes) -> Descriptor:
     """Return the message type, in a new descriptor pool. Raises InvalidSchema if the files are inconsistent."""
     document = parse_json(data)
     if not isinstance(document, dict):
-        raise InvalidSchema("the definition is not a JSON object")
+        raise InvalidSchema("the schema definition is not a JSON object")
     root_file = _text(document, "rootFileDescriptorName")
     root_name = _text(document, "rootMessageTypeName")
     files = _files(_text(document, "fileDescriptorSet"))
     if root_file not in files:
-        raise InvalidSchema(f"the root file {root_file!r} is not among the descriptors")
+        raise InvalidSchema(f"the root file {root_file!r} of the schema is not among its descriptors")
     pool = _link(files)
     return pool.FindMessageTypeByName(_find_message(files[root_file], root_name))
 
@@ -37,7 +37,7 @@ def root_message(data: bytes) -> Descriptor:
 def _text(document: dict[str, JsonValue], key: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
-        raise InvalidSchema(f"{key!r} is missing, empty or not a string")
+        raise InvalidSchema(f"the field {key!r} of the schema definition is missing, empty or not a string")
     return value
 
 
@@ -65,7 +65,7 @@ def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPo
             waiting.pop()
             continue
         if name not in files:
-            raise InvalidSchema(f"file {name!r} is imported but missing from the descriptors")
+            raise InvalidSchema(f"the file {name!r} is imported by the schema, but missing from its descriptors")
         missing = [dependency for dependency in files[name].dependency if dependency not in done]
         if missing and name in opened:
             raise InvalidSchema(f"file {name!r} imports itself")
@@ -88,6 +88,6 @@ def _find_message(file: FileDescriptorProto, root_name: str) -> str:
     inner_name = root_name.removeprefix(prefix)
     for part in inner_name.split("."):
         if part not in level:
-            raise InvalidSchema(f"no message {root_name!r} in file {file.name!r}")
+            raise InvalidSchema(f"the schema is invalid: no message {root_name!r} in file {file.name!r}")
         level = {message.name: message for message in level[part].nested_type}
     return prefix + inner_name

@@ -106,7 +106,9 @@ def schema_type_named(name: str) -> SchemaType:
     if name == "BYTES":
         return SchemaType.NONE
     if name in _CLIENT_SIDE_NAMES:
-        raise InvalidSchema(f"schema type {name} exists only in clients; upload the schema that it resolves to")
+        raise InvalidSchema(
+            f"schema type {name} cannot be stored by a broker: upload the schema that the client derives from it"
+        )
     try:
         return SchemaType[name]
     except KeyError:

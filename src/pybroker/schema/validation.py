@@ -27,19 +27,21 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
         root = parse_avro(schema.data)
         # As in Pulsar, only for AVRO.
         if schema.type is SchemaType.AVRO and root.kind == "union":
-            raise InvalidSchema("the root type must not be a union")
+            raise InvalidSchema("the root type of the schema must not be a union")
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
         root_message_name(schema.data)
     elif schema.type is SchemaType.KEY_VALUE:
         if nesting == _MAX_KEY_VALUE_NESTING:
-            raise InvalidSchema(f"nested deeper than {_MAX_KEY_VALUE_NESTING} levels")
+            raise InvalidSchema(f"the schema is nested deeper than {_MAX_KEY_VALUE_NESTING} levels")
         sides = split_key_value(schema)
         _validate(sides.key, nesting + 1)
         _validate(sides.value, nesting + 1)
     elif schema.type in PRIMITIVE_TYPES and schema.data and not _is_pythons_string(schema):
-        raise InvalidSchema(f"the type needs no definition, but the definition has {len(schema.data)} bytes")
+        raise InvalidSchema(f"the type has no definition, but the request has a definition of {len(schema.data)} bytes")
     elif schema.type is SchemaType.AUTO_CONSUME:
-        raise InvalidSchema("the type exists only in clients; send the schema that it resolves to")
+        raise InvalidSchema(
+            "this schema type cannot be stored by a broker: send the schema that the client derives from it"
+        )
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:

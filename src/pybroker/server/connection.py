@@ -293,7 +293,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if opened is None:
             if run.producer_id in self._closed_producers:
                 return  # The client sent this before it received CLOSE_PRODUCER, and will send it again.
-            raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
+            raise ProtocolViolation(
+                f"SEND for unknown producer id {run.producer_id}: the producer does not exist on this connection"
+            )
         topic = opened.topic
         throttle = topic.publish_throttle
         if throttle is not None and (passing := throttle.admit(run)) < len(run.payloads):

@@ -60,7 +60,9 @@ DEFAULT_OPERATION_TIMEOUT_MS = 30_000
 def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> Access:
     service_url = values.text("service.url")
     if service_url is None:
-        raise InvalidOptions("option service.url is missing: the broker's address, such as pulsar://localhost:6650")
+        raise InvalidOptions(
+            "option service.url is missing: set it to the address of the broker, such as pulsar://localhost:6650"
+        )
     admin_url = values.text("admin.url")
     _check_url("service.url", service_url, _SCHEMES, "pulsar://host:6650 (the http address is option admin.url)")
     if admin_url is not None:
@@ -76,7 +78,10 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
     method, parameters = _method(values), _client(values, "authParams")
     try:
         if method is not None and parameters is None and method != "tls":
-            raise AccessRefused("authPluginClassName needs authParams, such as token:..., file:/path or env:NAME")
+            raise AccessRefused(
+                "option authPluginClassName is set, but authParams is missing: set it, such as token:..., "
+                "file:/path or env:NAME"
+            )
         if method == "token" and parameters is not None:
             token = token_secret(parameters)
         elif method == "basic" and parameters is not None:
@@ -115,13 +120,14 @@ def _method(values: OptionValues) -> str | None:
         if parameters.startswith(("token:", "file:", "env:")):
             return "token"
         raise InvalidOptions(
-            "option pulsar.client.authPluginClassName is missing: it is required with authParams; use token, basic or tls"
+            "option pulsar.client.authPluginClassName is missing, although authParams is set: set it to "
+            "token, basic or tls"
         )
     name = plugin.rpartition(".")[2].lower().removeprefix("authentication")
     if name not in {"token", "basic", "tls"}:
         raise InvalidOptions(
-            f"option pulsar.client.authPluginClassName is {plugin[:100]!r}; expected token, basic or tls, "
-            "or the name of the Java client's class for one of them"
+            f"option pulsar.client.authPluginClassName is {plugin[:100]!r}: use token, basic or tls, or the "
+            "corresponding class name of the Java client"
         )
     return name
 
@@ -157,4 +163,4 @@ def _check_url(option: str, url: str, schemes: tuple[str, ...], example: str) ->
         except ValueError:
             host, port_is_fine = None, False
         if not host or not port_is_fine or split.scheme not in schemes:
-            raise InvalidOptions(f"option {option} is {url[:100]!r}; expected {example}")
+            raise InvalidOptions(f"option {option} is {url[:100]!r}: use the form {example}")

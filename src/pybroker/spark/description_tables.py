@@ -50,7 +50,7 @@ class _TableSource(DataSource):
         options = parse_read_options(self.options)
         if options.access.admin_url is None:
             raise InvalidOptions(
-                f"{self.name()} needs option admin.url: the broker's address for REST, such as http://host:8080"
+                f"{self.name()} needs option admin.url, the HTTP address of the broker, such as http://host:8080"
             )
         where = replace(source_options(options), mode="bulk")
         with opened(where) as source:

@@ -84,13 +84,14 @@ class _Table:
         unknown = [key for key in given if key not in KEYS and not key.startswith("catalog.")]
         if unknown or "table" not in given:
             raise ValueError(
-                f"{NAME} has no option {unknown}: use table, and target or catalog.KEY; also catalogName and snapshotId"
+                f"{NAME} has no option {unknown}: use table, target or catalog.KEY, catalogName and snapshotId"
             )
         if not properties:
             target = given.get("target", "").removeprefix("file://").rstrip("/")
             if not target.startswith("/"):
                 raise ValueError(
-                    "option target: the absolute path of the directory with catalog.db, or set catalog.KEY"
+                    "option target is missing or invalid: set it to the absolute path of the directory with "
+                    "catalog.db, or set catalog.KEY"
                 )
             properties = {"type": "sql", "uri": f"sqlite:///{target}/catalog.db", "warehouse": f"file://{target}"}
         catalog = load_catalog(given.get("catalogname", "pybroker"), **properties)

@@ -80,7 +80,7 @@ class OptionValues:
         if text is None:
             return default
         if not text.isdecimal() or len(text) > 18 or int(text) < minimum:
-            raise self.wrong(name, f"a whole number from {minimum} on")
+            raise self.wrong(name, f"an integer of at least {minimum}")
         return int(text)
 
     def size(self, name: str, default: int, minimum: int = 0) -> int:
@@ -92,7 +92,7 @@ class OptionValues:
         except ValueError:
             found = -1
         if found < minimum:
-            raise self.wrong(name, f"bytes, as a number or with a unit such as 64m, at least {minimum}")
+            raise self.wrong(name, f"a number of bytes of at least {minimum}, with or without a unit, such as 64m")
         return found
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:

@@ -55,7 +55,7 @@ class PulsarDataSource(PulsarSink, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         options = parse_read_options(self.options)
         if options.has_ending_offsets:
-            raise InvalidOptions("option endingOffsets is for batches; a stream may end at endingTime")
+            raise InvalidOptions("option endingOffsets works only for batch queries: use endingTime for a stream")
         declared = Declared(options, arrow_schema(schema), self._pinned)
         if HAS_READ_LIMITS:
             from pybroker.spark.reader.stream_reader import StreamReader  # noqa: PLC0415  (its base classes need PySpark 4.2)
@@ -63,8 +63,8 @@ class PulsarDataSource(PulsarSink, DataSource):
             return StreamReader(options, declared)
         if options.limits != Limits():
             raise InvalidOptions(
-                "options maxBytesPerTrigger and maxMessagesPerTrigger need PySpark 4.2 or newer for streams: Python data sources "
-                f"of PySpark {VERSION} cannot limit a micro-batch"
+                "options maxBytesPerTrigger and maxMessagesPerTrigger need PySpark 4.2 or newer for streams, "
+                f"because PySpark {VERSION} cannot limit a micro-batch of a Python data source"
             )
         return OlderStreamReader(options, declared)
 

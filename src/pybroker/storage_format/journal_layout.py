@@ -149,7 +149,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 def decode_file_header(data: bytes | memoryview) -> FileHeader:
     if len(data) < _FILE_HEADER.size + _CHECKSUM.size:
-        raise LayoutError("journal file header is truncated")
+        raise LayoutError("the header of the journal file is incomplete")
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError("not a journal file")
@@ -163,7 +163,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
         raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
     if checksum != crc32c(data[: _FILE_HEADER.size]):
-        raise LayoutError("journal file header has a wrong checksum")
+        raise LayoutError("the header of the journal file has a wrong checksum")
     return FileHeader(generation, salt)
 
 
@@ -250,7 +250,7 @@ def encode_probe() -> bytes:
 def encode_cursor_record(record: CursorRecord) -> bytes:
     cursor_id = record.cursor_id.encode()
     if len(cursor_id) > MAX_CURSOR_ID_BYTES:
-        raise LayoutError(f"cursor id of {len(cursor_id)} bytes is too long")
+        raise LayoutError(f"the cursor id has {len(cursor_id)} bytes, which is too long")
     fixed = _CURSOR_FIXED.pack(record.number, len(cursor_id))
     header = _RECORD_HEADER.pack(record.type, len(fixed) + len(cursor_id) + len(record.data))
     return b"".join((header, fixed, cursor_id, record.data))
@@ -261,14 +261,14 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
     while offset < end:
         start = offset + _RECORD_HEADER.size
         if start > end:
-            raise LayoutError("journal record header is truncated")
+            raise LayoutError("the header of a journal record is incomplete")
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
             raise LayoutError("journal record is truncated")
         record_type = _TYPES.get(number)
         if record_type is None:
-            raise LayoutError(f"journal record of unknown type {number}")
+            raise LayoutError(f"a journal record has the unknown type {number}")
         if record_type is RecordType.APPEND:
             yield _decode_append(body, start, offset)
         elif record_type in _LEDGER_TYPES:
@@ -300,24 +300,24 @@ def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
-        raise LayoutError("columns of an APPEND record are truncated")
+        raise LayoutError("the columns of an APPEND record in the journal are incomplete")
     size_bytes = end - payload_offset
     if count == 1:  # faster for a single entry: a recovery may read a quarter of a million of them
         length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
         if length != size_bytes:
-            raise LayoutError("the lengths in an APPEND record do not match its size")
+            raise LayoutError("the lengths in an APPEND record of the journal do not match its size")
         return AppendRecord(ledger_id, first_entry_id, [data[payload_offset:end]], (message_count,), size_bytes)
     columns = struct.unpack_from(f"<{2 * count}I", data, columns_offset)
     ends = list(accumulate(columns[:count], initial=payload_offset))
     if ends[-1] != end:
-        raise LayoutError("the lengths in an APPEND record do not match its size")
+        raise LayoutError("the lengths in an APPEND record of the journal do not match its size")
     payloads = [data[start:end] for start, end in pairwise(ends)]
     return AppendRecord(ledger_id, first_entry_id, payloads, columns[count:], size_bytes)
 
 
 def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
     if len(body) != _LEDGER_ID.size:
-        raise LayoutError(f"{record_type.name} record has {len(body)} bytes")
+        raise LayoutError(f"a {record_type.name} record of the journal has the wrong size of {len(body)} bytes")
     return LedgerRecord(record_type, *_LEDGER_ID.unpack(body))
 
 
@@ -331,5 +331,5 @@ def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:
-        raise LayoutError(f"cursor id is not valid UTF-8: {error}") from error
+        raise LayoutError(f"a cursor id in the journal is not valid UTF-8: {error}") from error
     return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))

@@ -218,10 +218,13 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the segment of ledger {ledger_id} has version {version}, this version of pybroker supports {SEGMENT_VERSION}{cause}"
+            f"the file of ledger {ledger_id} has version {version}, this version of pybroker supports "
+            f"{SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
-        raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
+        raise LayoutError(
+            f"the header of the ledger file is damaged, or it is of ledger {found_id} instead of {ledger_id}"
+        )
 
 
 def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int, int]]:
@@ -262,7 +265,7 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
     if magic != _BLOCK_MAGIC:
         raise LayoutError("no block starts here")
     if not 0 < count <= MAX_BLOCK_ENTRIES:
-        raise LayoutError(f"a block cannot have {count} entries")
+        raise LayoutError(f"a block of the ledger file claims {count} entries, which is not possible")
     columns_offset = offset + BLOCK_HEADER_BYTES
     payload_offset = columns_offset + BLOCK_ENTRY_BYTES * count
     if payload_offset > len(data):
@@ -270,13 +273,13 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
     (checksum,) = _CHECKSUM.unpack_from(data, offset + _BLOCK.size)
     fields = data[offset : offset + _BLOCK.size]
     if checksum != crc32c(data[columns_offset:payload_offset], crc32c(fields)):
-        raise LayoutError("block header has a wrong checksum")
+        raise LayoutError("the header of a block of the ledger file has a wrong checksum")
     column_bytes = 4 * count
     lengths, message_counts, checksums = (
         unpack_u32s(data[start : start + column_bytes]) for start in range(columns_offset, payload_offset, column_bytes)
     )
     if sum(lengths) != payload_bytes:
-        raise LayoutError("the lengths in a block do not match its size")
+        raise LayoutError("the lengths in a block of the ledger file do not match its size")
     return Block(ledger_id, first_entry_id, lengths, message_counts, checksums, payload_offset, payload_bytes)
 
 
@@ -323,11 +326,13 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
         raise LayoutError("segment trailer is truncated")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
-        raise LayoutError("the segment has no trailer")
+        raise LayoutError("the ledger file has no trailer")
     if version != SEGMENT_VERSION:
-        raise LayoutError(f"segment trailer has version {version}, this version of pybroker supports {SEGMENT_VERSION}")
+        raise LayoutError(
+            f"the trailer of the ledger file has version {version}, this version of pybroker supports {SEGMENT_VERSION}"
+        )
     if offset + length + TRAILER_BYTES != file_size:
-        raise LayoutError("segment trailer does not match the file size")
+        raise LayoutError("the trailer of the ledger file does not match the size of the file")
     return offset, length
 
 
@@ -336,13 +341,13 @@ def decode_index(data: bytes, ledger_id: int, index_offset: int) -> tuple[Ledger
     end_offset, length = decode_trailer(trailer, index_offset + len(data))
     (checksum,) = _CHECKSUM.unpack_from(trailer, _TRAILER.size)
     if length != len(body) or length < _INDEX.size or checksum != crc32c(trailer[: _TRAILER.size], crc32c(body)):
-        raise LayoutError("segment index has a wrong checksum")
+        raise LayoutError("the index of the ledger file has a wrong checksum")
     magic, _, _, found_id, entries, messages, size, points, columns_flag = _INDEX.unpack_from(body)
     if magic != _INDEX_MAGIC or found_id != ledger_id:
-        raise LayoutError(f"not the index of ledger {ledger_id}")
+        raise LayoutError(f"the index of the ledger file is not of ledger {ledger_id}")
     names = _INDEX_COLUMNS if columns_flag & COLUMN_PUBLISH_TIMES else _INDEX_COLUMNS[:-1]
     if len(body) != _INDEX.size + 8 * points * len(names):
-        raise LayoutError("segment index has a wrong length")
+        raise LayoutError("the index of the ledger file has a wrong length")
     index = SegmentIndex()
     start = _INDEX.size
     for name in names:

@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:
     value = str(config.getini(name))
     if value not in choices:
-        raise pytest.UsageError(f"{name} = {value}: use one of {', '.join(choices)}")
+        raise pytest.UsageError(f"{name} = {value} is invalid: use one of {', '.join(choices)}")
     return value
 
 
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _choice(config, "pulsar_broker_scope", SCOPES)
     _choice(config, "pulsar_reset", RESETS)
     if config.getoption("--pulsar-admin-url") and not config.getoption("--pulsar-url"):
-        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url, with the address of the same broker")
+        raise pytest.UsageError("--pulsar-admin-url needs --pulsar-url with the address of the same broker")
     if url := config.getoption("--pulsar-url"):
         # For unittest's classes and the worker processes of xdist.
         os.environ["PULSAR_URL"] = str(url)
@@ -70,7 +70,7 @@ def _settings(config: pytest.Config) -> dict[str, object]:
     for line in config.getini("pulsar_settings"):
         key, separator, value = line.partition("=")
         if not separator:
-            raise pytest.UsageError(f"pulsar_settings: {line!r} is not key=value")
+            raise pytest.UsageError(f"a line of pulsar_settings is not of the form key=value: {line!r}")
         settings[key.strip()] = value.strip()
     return settings
 
@@ -103,7 +103,9 @@ def wait_for_backlog(pulsar_broker: TestBroker) -> Callable[..., None]:
 
 @pytest.fixture
 def wait_for_backlog_async(pulsar_broker: TestBroker) -> Callable[..., Any]:
-    """The same as `wait_for_backlog`, as a coroutine function."""
+    """`await wait_for_backlog_async(topic, subscription, count=0, timeout_s=10)`: wait until `count` messages are
+    unacknowledged.
+    """
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return functools.partial(waiting.wait_for_backlog_async, pulsar_broker)
@@ -119,7 +121,9 @@ def received() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def received_async() -> Callable[..., Any]:
-    """The same as `received`, for a consumer of the asyncio client."""
+    """`await received_async(consumer, count=1, acknowledge=True, timeout_s=10)`: receive the next messages of a consumer
+    of the asyncio client, and acknowledge them.
+    """
     from pybroker.testing import waiting  # noqa: PLC0415
 
     return waiting.received_async

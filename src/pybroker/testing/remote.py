@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _skip(what: str) -> NoReturn:
-    raise SkipTest(f"needs the embedded broker: {what} (--pulsar-url is given)")
+    raise SkipTest(f"the test needs the embedded broker, but --pulsar-url is set: {what}")
 
 
 class _RemoteClock:

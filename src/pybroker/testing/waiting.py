@@ -49,7 +49,7 @@ def wait_for_backlog(
 async def wait_for_backlog_async(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """Wait like `wait_for_backlog`, on the test's event loop."""
+    """Wait on the event loop until exactly `count` messages are unacknowledged. Raises AssertionError on timeout."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := await asyncio.to_thread(broker.backlog, topic, subscription)) != count:
         if time.monotonic() >= ends_s:
@@ -67,7 +67,7 @@ def _too_few(count: int, messages: list[Any], timeout_s: float, error: BaseExcep
 
 def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10) -> list[Any]:
     """Receive the next `count` messages of an official client's consumer or reader, and acknowledge them. If fewer
-    arrive, raise AssertionError with the received ones.
+    messages arrive, raise AssertionError with the received messages.
     """
     ends_s = time.monotonic() + timeout_s
     messages: list[Any] = []
@@ -88,7 +88,9 @@ def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, ti
 async def received_async(
     consumer: AsyncReceiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10
 ) -> list[Any]:
-    """Do the same as `received`, for a consumer of the asyncio client."""
+    """Receive the next `count` messages of a consumer of the asyncio client, and acknowledge them. If fewer messages
+    arrive, raise AssertionError with the received messages.
+    """
     messages: list[Any] = []
     try:
         async with asyncio.timeout(timeout_s):

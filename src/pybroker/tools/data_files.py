@@ -123,7 +123,9 @@ def opened(directory: Path) -> Iterator[DataFiles]:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
-            raise NotUsable(f"{directory} contains no {table.name}: it was not used by a broker with ledgerStore=local")
+            raise NotUsable(
+                f"{directory} contains no {table.name}: this directory was not used by a broker with ledgerStore=local"
+            )
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
                 for name in (table.name, METADATA_FILE):
@@ -133,7 +135,7 @@ def opened(directory: Path) -> Iterator[DataFiles]:
                 if (directory / METADATA_MARK).exists():
                     shutil.copyfile(directory / METADATA_MARK, Path(copies) / METADATA_MARK)
             except OSError as error:
-                raise NotUsable(f"the databases cannot be copied: {error}") from error
+                raise NotUsable(f"the databases of the data directory cannot be copied: {error}") from error
             yield DataFiles(directory, Path(copies))
     finally:
         lock.release()

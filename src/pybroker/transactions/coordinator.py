@@ -359,7 +359,7 @@ class Coordinator:
         """Add participants. Durable on return. Raises InvalidTxnStatus, NotAllowedError for too many, TooManyRequests for lack of
         memory, and StoreError.
 
-        `as_sent`: see `ALL_IN_FULL`. `is_operator`: the caller is a super user.
+        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a super user.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
@@ -369,13 +369,14 @@ class Coordinator:
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
         if count > limit:
             raise NotAllowedError(
-                f"transaction {transaction.id} would have {count} partitions and subscriptions, the maximum is {limit} "
-                "(maxParticipantsPerTransaction)"
+                f"transaction {transaction.id} would have {count} partitions and subscriptions; the maximum is "
+                f"{limit} (maxParticipantsPerTransaction)"
             )
         limits, holder = self._context.limits, Holder(transaction.holder, is_operator)
         if not limits.has_memory(holder):
             raise TooManyRequests(
-                f"cannot add a participant to transaction {transaction.id}: {limits.no_memory(holder)}"
+                f"a partition or subscription cannot be added to transaction {transaction.id}: "
+                f"{limits.no_memory(holder)}"
             )
         await _settled(self._append(record))
 
@@ -537,8 +538,8 @@ class Coordinator:
         config = self._runtime.config
         if len(leasts) > config.max_transactions_committed_together:
             raise NotAllowedError(
-                f"{len(leasts)} transactions at once, the maximum is {config.max_transactions_committed_together} "
-                "(maxTransactionsCommittedTogether)"
+                f"the request commits {len(leasts)} transactions together; the maximum is "
+                f"{config.max_transactions_committed_together} (maxTransactionsCommittedTogether)"
             )
         record = None
         forgets = self._room_for_mark(label, asking, takes_over=takes_over)

@@ -36,7 +36,7 @@ PARTICIPANT_BYTES = 950
 """Memory of a participant besides its name: 150 bytes here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
-"""Value of `as_sent` if the client wrote all topic names in full."""
+"""Value of `as_sent`, which maps full topic names to the names that the client sent, if the client sent full names."""
 SENT_NAME_BYTES = 150
 """Memory of an item of `as_sent`, besides the text of the name."""
 
@@ -221,11 +221,12 @@ class CoordinatorState:
         """Return the record that adds participants; None if all are known. Raises InvalidTxnStatus for a transaction
         that is ending.
 
-        `as_sent`: see `ALL_IN_FULL`.
+        `as_sent`: topic names as the client sent them, by full name.
         """
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} is {transaction.status}: it accepts no more participants, open another one"
+                f"transaction {transaction.id} is {transaction.status} and accepts no more partitions or "
+                "subscriptions: open another transaction"
             )
         new_partitions = tuple(dict.fromkeys(name for name in partitions if name not in transaction.partitions))
         new_subscriptions = tuple(
@@ -253,8 +254,8 @@ class CoordinatorState:
         of = transaction.label
         if of is not None and action is TxnAction.COMMIT and transaction.status is Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} is of batch {of.batch} of the sink {of.sink}: it is committed with that batch only "
-                "(POST /admin/v3/transactions/sinks/.../commit)"
+                f"transaction {transaction.id} belongs to batch {of.batch} of the sink {of.sink} and can be "
+                "committed only with this batch (POST /admin/v3/transactions/sinks/.../commit)"
             )
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
@@ -283,13 +284,13 @@ class CoordinatorState:
             of = transaction.label
             if of is None or (of.sink, of.batch, of.writer) != (label.sink, label.batch, label.writer):
                 raise InvalidTxnStatus(
-                    f"transaction {transaction.id} was not opened for batch {label.batch} of the sink {label.sink} by the writer "
-                    f"{label.writer!r}: nothing was committed"
+                    f"nothing was committed: transaction {transaction.id} was not opened for batch "
+                    f"{label.batch} of the sink {label.sink} by the writer {label.writer!r}"
                 )
             if transaction.status is not Status.OPEN:
                 raise InvalidTxnStatus(
-                    f"transaction {transaction.id} is {transaction.status}: it cannot be committed any more, and nothing was "
-                    "committed; write the batch again in new transactions"
+                    f"nothing was committed: transaction {transaction.id} is {transaction.status} and cannot "
+                    "be committed any more. Write the batch again in new transactions"
                 )
         mark = self.marks.get(label.sink)
         owner = asking.owner if mark is None else mark.owner

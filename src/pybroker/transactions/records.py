@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     as_sent: dict[str, str] = {}
-    """As in `CoordinatorState.add`. Older broker versions skip this field."""
+    """Topic names as the client sent them, by full name. Older broker versions skip this field."""
     sink: str = ""
     """Of a transaction: its sink, or empty; of the last three kinds: the sink of the mark."""
     batch: int = 0
@@ -110,6 +110,6 @@ def _require_known(payload: bytes) -> None:
 def _require_version(version: int) -> None:
     if not WITHOUT_SINKS <= version <= FORMAT_VERSION:
         raise StoreError(
-            f"a transaction log has records of version {version}, this broker reads up to {FORMAT_VERSION}: start the newer "
-            "version that wrote it"
+            f"a transaction log has records of version {version}, but this broker reads only versions up to "
+            f"{FORMAT_VERSION}: start the newer version that wrote it"
         )

@@ -96,13 +96,14 @@ class Marks:
         if mark is None:
             return False
         if not asking.may(mark.owner):
-            raise AuthorizationError(f"the sink {label.sink} belongs to another role: use another name")
+            raise AuthorizationError(f"the sink {label.sink} belongs to another role: use another sink name")
         if mark.writer != label.writer:
             if takes_over:
                 return False
             raise InvalidTxnStatus(
-                f"the sink {label.sink} belongs to the writer {mark.writer!r}, and batches of {label.writer!r} would be taken for "
-                "its: use another name for this sink, or take it over when the other writer has ended permanently"
+                f"the sink {label.sink} belongs to the writer {mark.writer!r}, so the broker cannot "
+                f"distinguish the batches of {label.writer!r} from repeated batches: use another name for this "
+                "sink, or take over the sink when the other writer has ended permanently"
             )
         return label.batch <= mark.batch
 
@@ -122,8 +123,9 @@ class Marks:
             holder, most, "sinks whose last batch is kept", "maxTransactionSinksPerCoordinator"
         )
         raise TooManyRequests(
-            f"cannot begin the sink {sink}: {refusal}. All of them were used within transactionSinkRetentionInMinutes; those that "
-            "have ended can be deleted (DELETE /admin/v3/transactions/sinks/...)"
+            f"the sink {sink} cannot be created: {refusal}. All existing sinks were used within "
+            "transactionSinkRetentionInMinutes. Delete sinks that are not needed (DELETE "
+            "/admin/v3/transactions/sinks/...)"
         )
 
     def put(self, sink: str, mark: Mark) -> None:
@@ -192,7 +194,9 @@ class OpenOfSinks:
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
-        """Return the same as `of`, without the transactions of the writer and run of `label`."""
+        """Return the open transactions of the sink of `label` that other writers or other runs opened, the oldest first, as
+        the low halves (`least`) of their ids.
+        """
         own = (label.writer, label.run)
         runs = self._by_sink.get(label.sink, {})
         return sorted(least for run, leasts in runs.items() if run != own for least in leasts)

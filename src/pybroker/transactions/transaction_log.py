@@ -124,7 +124,7 @@ class TransactionLog(ManagedLedgerListener):
         self._fail(error)
 
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        raise AssertionError("each append of the log has one entry")
+        raise AssertionError("an append to the transaction log has more than one entry")
 
     def fenced(self, error: LedgerFenced) -> None:
         self._fail(error)

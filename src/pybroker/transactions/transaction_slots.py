@@ -104,7 +104,7 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
             )
         except TimeoutError:
             why = self._limits.why_not(self._state(), holder)
-        raise TooManyRequests(f"cannot open a transaction: {why}")
+        raise TooManyRequests(f"the broker cannot open a transaction: {why}")
 
     def admit_waiting(self) -> None:
         """Give free slots to waiting requests, round robin over their holders."""

@@ -51,7 +51,7 @@ class Permits(Admissions[Holder, None]):
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:
             whose = "" if full.is_newcomer else ", most of them of this client"
-            raise NoPermit(f"too many requests are waiting already{whose}") from None
+            raise NoPermit(f"the queue of waiting requests is full{whose}") from None
         except TimeoutError as error:
             raise NoPermit(f"waited for {timeout_s:g} s") from error
         try:

@@ -44,7 +44,7 @@ PIECE_BYTES = 256 * 1024
 sent.
 """
 UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
-"""The same before CONNECTED."""
+"""Size of a receive buffer of a connection without CONNECTED."""
 
 # The frame's two sizes, its command type and the tag of its message, and the positions of fields in a usual SEND.
 _HEAD = Struct(">IIIBBBB").unpack_from
@@ -158,7 +158,9 @@ class Decoder:
         if kept >= 4:
             total = int.from_bytes(data[pos : pos + 4], "big")
             if total > self._max_frame_bytes:
-                raise ProtocolViolation(f"frame of {total} bytes is longer than the limit of {self._max_frame_bytes}")
+                raise ProtocolViolation(
+                    f"the frame of {total} bytes is longer than the limit of {self._max_frame_bytes}"
+                )
             if total + 4 - kept > OWN_BUFFER_BYTES:
                 self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
@@ -188,9 +190,9 @@ class Decoder:
                 break
             start = pos + 8 + size  # of the bytes after the command
             if total < 4 or start > frame_end:
-                raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
+                raise ProtocolViolation(f"the frame of {total} bytes contains a command of {size} bytes")
             if total > max_frame:
-                raise ProtocolViolation(f"frame of {total} bytes is longer than the limit of {max_frame}")
+                raise ProtocolViolation(f"the frame of {total} bytes is longer than the limit of {max_frame}")
             kind = head >> 8
             if size > LARGE_COMMAND_BYTES:
                 run_producer_id, ack = -1, None
@@ -244,7 +246,7 @@ class Decoder:
                         continue
                     metadata_end = metadata_start + metadata_size
                     if metadata_end > frame_end:
-                        raise ProtocolViolation("message metadata is longer than its frame")
+                        raise ProtocolViolation("the message metadata is longer than its frame")
                     if next_count < metadata_start:
                         next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
                         if next_count < 0:
@@ -345,7 +347,7 @@ class Decoder:
         if command_type == _REDELIVER:
             return ManyIds("REDELIVER", data, start, end, max_words)
         if command_type in _SCANNED_TYPES:
-            raise ProtocolViolation(f"{field.name} of {end - start} bytes")
+            raise ProtocolViolation(f"the field {field.name} has {end - start} bytes, which is too long")
         fields = FieldCount(self._max_fields)
         refusal = fields.refusal(data, start, end, getattr(pb.BaseCommand(), field.name))
         if refusal is None:
@@ -361,7 +363,7 @@ class Decoder:
             if pos + 4 + total > len(data):
                 break
             if total < 4 or size > total - 4:
-                raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
+                raise ProtocolViolation(f"the frame of {total} bytes contains a command of {size} bytes")
             events.append(_parse(data[pos + 8 : pos + 8 + size]))
             pos += 4 + total
         return pos
@@ -381,9 +383,9 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
         raise ProtocolViolation("malformed command") from error
     # Unknown types count as missing, like unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
-        raise ProtocolViolation("command without one of its required fields")
+        raise ProtocolViolation("the command lacks one of its required fields")
     if not command.isascii() and _has_broken_text(parsed):
-        raise ProtocolViolation("text that is not UTF-8")
+        raise ProtocolViolation("a text in the command is not UTF-8")
     return parsed
 
 
@@ -454,7 +456,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, Txn
         else:
             pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
-        raise ProtocolViolation("SEND without producer or sequence id")
+        raise ProtocolViolation("the SEND command has no producer id or no sequence id")
     txn = TxnId(transaction_most, transaction_least) if transaction_least or transaction_most else None
     return producer_id, sequence_id, highest, is_chunk, txn
 
@@ -472,7 +474,7 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
         else:
             pos = _skip(data, pos - 1, end)
     if consumer_id < 0 or permits & 0xFFFF_FFFF == 0 or permits < 0:
-        raise ProtocolViolation("FLOW without consumer id or permits")
+        raise ProtocolViolation("the FLOW command has no consumer id or no permits")
     return Flow(consumer_id, permits & 0xFFFF_FFFF)
 
 
@@ -491,7 +493,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         if tag == 0x1A:
             length, pos = decode(data, pos, end)
             if pos + length > end:
-                raise ProtocolViolation("message id longer than its ACK")
+                raise ProtocolViolation("a message id in the ACK command extends beyond the end of the command")
             _scan_message_id(data, pos, pos + length, ack)
             pos += length
         elif tag == 0x08:
@@ -511,7 +513,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
     if transaction_least or transaction_most:
         ack.txn = TxnId(transaction_most, transaction_least)
     if ack.consumer_id < 0 or ack_type not in (0, 1):
-        raise ProtocolViolation("ACK without consumer id or type")
+        raise ProtocolViolation("the ACK command has no consumer id or no type")
     if ack_type == 1 or ack.request_id >= 0 or ack.txn is not None or ack.validation_error >= 0:
         ack.is_cumulative = ack_type == 1
         events.append(ack)
@@ -561,7 +563,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
             length, pos = decode(data, pos, end)
             packed_end = pos + length
             if packed_end > end:
-                raise ProtocolViolation("ack set longer than its message id")
+                raise ProtocolViolation("an ack set extends beyond the end of its message id")
             ack_set = ack_set or []
             while pos < packed_end:
                 word, pos = decode(data, pos, packed_end)
@@ -571,7 +573,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
         else:
             pos = _skip(data, pos - 1, end)
     if ledger_id < 0 or entry_id < 0:
-        raise ProtocolViolation("message id without ledger or entry id")
+        raise ProtocolViolation("a message id has no ledger id or no entry id")
     if ack_set:
         batch_size &= 0xFFFF_FFFF
         if batch_size >= 1 << 31:

@@ -63,7 +63,7 @@ def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
     size = int.from_bytes(entry[start : start + 4], "big")
     start += 4
     if len(entry) < start or start + size > len(entry):
-        raise ProtocolViolation("message metadata is longer than its message")
+        raise ProtocolViolation("the message metadata is longer than its message")
     return start, start + size
 
 
@@ -75,14 +75,14 @@ def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
     try:
         return pb.MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"message metadata does not parse: {error}") from error
+        raise ProtocolViolation(f"the message metadata cannot be decoded: {error}") from error
 
 
 def metadata_head(data: bytes, start: int, end: int) -> MetadataHead:
     try:
         return MetadataHead.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"message metadata does not parse: {error}") from error
+        raise ProtocolViolation(f"the message metadata cannot be decoded: {error}") from error
 
 
 def entry_head(entry: bytes) -> MetadataHead:
@@ -290,8 +290,8 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key, else the decoded key,
-    else producer name and sequence id.
+    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key; without it the key,
+    decoded from base64 if the producer encoded it; without both, producer name and sequence id.
 
     For a batch, only the metadata of the entry counts, not of its messages. An entry with unreadable metadata has the
     key NONE_KEY, because it is too late to refuse the entry.
@@ -333,7 +333,7 @@ def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
                 size, start = decode(data, pos, end)
             pos = start + size
             if pos > end:
-                raise ProtocolViolation("field longer than its message")
+                raise ProtocolViolation("a field of the message metadata extends beyond the end of the metadata")
             if tag == _ORDERING_KEY_TAG:
                 return data[start:pos]
             if tag == _PARTITION_KEY_TAG:

@@ -101,7 +101,7 @@ class ManyIds:
             if self._is_over():
                 yield None
         if whole.consumer_id < 0 or ack_type not in (0, 1):
-            raise ProtocolViolation("ACK without consumer id or type")
+            raise ProtocolViolation("the ACK command has no consumer id or no type")
         whole.is_cumulative = ack_type == 1
         if txn_least or txn_most:
             whole.txn = TxnId(txn_most, txn_least)
@@ -157,12 +157,12 @@ class ManyIds:
             if tag == ids_tag:
                 size, pos = decode(self._data, pos, self._end)
                 if pos + size > self._end:
-                    raise ProtocolViolation("message id longer than its command")
+                    raise ProtocolViolation("a message id extends beyond the end of its command")
                 found = PartialAck(-1, -1, [], 0)
                 for _ in self._read_id(found, pos, pos + size):
                     yield None
                 if found.ledger_id < 0 or found.entry_id < 0:
-                    raise ProtocolViolation("message id without ledger or entry id")
+                    raise ProtocolViolation("a message id has no ledger id or no entry id")
                 pos += size
                 yield found
             else:
@@ -186,7 +186,7 @@ class ManyIds:
                 size, pos = decode(data, pos, end)
                 words_end = pos + size
                 if words_end > end:
-                    raise ProtocolViolation("ack set longer than its message id")
+                    raise ProtocolViolation("an ack set extends beyond the end of its message id")
                 while pos < words_end and len(words) < self._max_words:
                     word, pos = decode(data, pos, words_end)
                     words.append(word)

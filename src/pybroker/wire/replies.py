@@ -96,8 +96,8 @@ def send_receipts(
 def send_receipts_of_one_id(
     producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], id_part: int
 ) -> bytes:
-    """Encode receipts with the same message id: ledger id and entry id are both `id_part`. Used for non-persistent
-    topics; otherwise like `send_receipts`.
+    """Encode SEND_RECEIPT commands for messages of a non-persistent topic. All have the same message id: ledger id and
+    entry id are both `id_part`.
     """
     producer = b"\x08" + encode(producer_id) + b"\x10"
     message_id = b"\x08" + encode(id_part) + b"\x10" + encode(id_part)

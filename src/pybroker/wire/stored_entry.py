@@ -44,7 +44,7 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
         start = end + _SIZE_BYTES
         value_start = start + int.from_bytes(payload[end:start], "big")
         if value_start > payload_bytes:
-            raise DamagedPayload("the batch ends before its last message")
+            raise DamagedPayload("the batch is damaged: it ends within its last message")
         own_header = payload[start:value_start]
         if own_header != header or not index:
             single = pb.SingleMessageMetadata.FromString(own_header)
@@ -52,7 +52,7 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
         value_bytes = single.payload_size
         end = value_start + value_bytes
         if value_bytes < 0 or end > payload_bytes:
-            raise DamagedPayload("a message is longer than its batch")
+            raise DamagedPayload("the batch is damaged: a message extends beyond the end of the batch")
         yield single, value_start, end
 
 

@@ -75,5 +75,5 @@ def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
     else:
         raise ProtocolViolation(f"unsupported wire type {wire_type}")
     if pos > end:
-        raise ProtocolViolation("field longer than its message")
+        raise ProtocolViolation("a field extends beyond the end of its message")
     return pos

@@ -23,9 +23,9 @@ class ServerAddresses:
         hosts, slash, chroot = text.strip().partition("/")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:
-            raise ValueError(f"{text!r} names no server: expected host:port,host:port/chroot")
+            raise ValueError(f"the address {text!r} names no server: use the form host:port,host:port/chroot")
         if len(servers) > MAX_SERVERS:
-            raise ValueError(f"{len(servers)} servers are too many: at most {MAX_SERVERS}")
+            raise ValueError(f"the address has {len(servers)} servers; the maximum is {MAX_SERVERS}")
         path = (slash + chroot).rstrip("/")
         if path:
             require_path(path)
@@ -41,7 +41,7 @@ class ServerAddresses:
 def require_path(path: str) -> None:
     """Raise ValueError for a path that ZooKeeper refuses."""
     if not path.startswith("/") or (path.endswith("/") and path != "/"):
-        raise ValueError(f"{path!r} is not a path: it begins with a slash and ends without one")
+        raise ValueError(f"{path!r} is not a path: a path must begin with a slash and must not end with a slash")
     for segment in path[1:].split("/"):
         if (not segment and path != "/") or segment in (".", ".."):
             raise ValueError(f"{path!r} is not a path: it has a segment {segment!r}")
@@ -49,7 +49,7 @@ def require_path(path: str) -> None:
         character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\uf8ff" or character >= "\ufff0"
         for character in path
     ):
-        raise ValueError(f"{path!r} is not a path: it has a character that ZooKeeper does not accept")
+        raise ValueError(f"{path!r} is not a path: it contains a character that ZooKeeper does not accept")
 
 
 def _server(part: str, text: str) -> tuple[str, int]:
@@ -61,5 +61,5 @@ def _server(part: str, text: str) -> tuple[str, int]:
         host, _, port = part.partition(":")
         is_valid = True
     if not host or not is_valid or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise ValueError(f"{part!r} in {text!r} is no server: expected host:port")
+        raise ValueError(f"{part!r} in {text!r} is not a server address: use the form host:port")
     return host, int(port) if port else DEFAULT_PORT

@@ -275,7 +275,8 @@ class ZooKeeperClient:
         except TimeoutError as error:
             await self.close()
             raise ConnectionLoss(
-                f"no session with ZooKeeper at {self.addresses} within {deadline_s:g} s: {self.last_failure}"
+                f"the client got no session with ZooKeeper at {self.addresses} within {deadline_s:g} s: "
+                f"{self.last_failure}"
             ) from error
         except BaseException:
             await self.close()
@@ -353,7 +354,7 @@ class ZooKeeperClient:
                     await self.create(parent, b"", CreateMode.CONTAINER, makes_parents=True)
             else:
                 return self._own(created), stat
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("a loop of attempts ended without a result")
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace the value. Raises NoNode, BadVersion."""

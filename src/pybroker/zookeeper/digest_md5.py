@@ -61,19 +61,23 @@ class DigestLogin:
         found = _directives(challenge)
         nonce = _single(found, "nonce")
         if not nonce:
-            raise AuthFailed("the SASL challenge has no nonce: the server does not offer DIGEST-MD5")
+            raise AuthFailed("the SASL challenge of the server has no nonce: the server does not support DIGEST-MD5")
         if _single(found, "algorithm") != "md5-sess":
-            raise AuthFailed("the SASL challenge asks for another algorithm than md5-sess")
+            raise AuthFailed("the SASL challenge of the server requires another algorithm than md5-sess")
         qop = _single(found, "qop")
         if qop is not None and "auth" not in [each.strip() for each in qop.split(",")]:
-            raise AuthFailed("the SASL challenge asks for a protection of messages, which ZooKeeper does not have")
+            raise AuthFailed(
+                "the SASL challenge of the server requires protected messages, which ZooKeeper does not support"
+            )
         is_utf8 = _single(found, "charset") == "utf-8"
         realm = found.get("realm", [""])[0]
         user, password = self._credentials
         try:
             secret = b":".join([_hashed(user, is_utf8), _hashed(realm, is_utf8), _hashed(password, is_utf8)])
         except UnicodeEncodeError:
-            raise AuthFailed("the server accepts only characters of ISO 8859-1 in user and password") from None
+            raise AuthFailed(
+                "the server accepts only characters of ISO 8859-1 in the user name and the password"
+            ) from None
         session = b":".join([_md5(secret), nonce.encode(), self._client_nonce.encode()])
         self._expected_proof = self._digest(session, nonce, f":{self._digest_uri}")
         parts = [
@@ -116,7 +120,9 @@ def _quoted(text: str) -> str:
 def _directives(token: bytes) -> dict[str, list[str]]:
     """Return the values of each directive, in their order."""
     if len(token) > MAX_CHALLENGE_BYTES:
-        raise AuthFailed(f"a SASL token of {len(token)} bytes, at most {MAX_CHALLENGE_BYTES} are allowed")
+        raise AuthFailed(
+            f"a SASL token of the server has {len(token)} bytes, at most {MAX_CHALLENGE_BYTES} are allowed"
+        )
     try:
         text = token.decode()
     except UnicodeDecodeError:

@@ -29,11 +29,12 @@ def sasl_credentials(text: str, section: str) -> SaslCredentials:
             start = tokens.index(section, start + 1)
         end = tokens.index("}", start)
     except (ValueError, IndexError):
-        raise ValueError(f"it has no section {section} {{ ... }};") from None
+        raise ValueError(f"the JAAS file has no section {section} {{ ... }};") from None
     module, *options = tokens[start + 2 : end] or [""]
     if module.rpartition(".")[2] != DIGEST_MODULE:
         raise ValueError(
-            f"section {section} has another login module than {DIGEST_MODULE}: only DIGEST-MD5 is supported"
+            f"section {section} of the JAAS file has another login module than {DIGEST_MODULE}: only "
+            "DIGEST-MD5 is supported"
         )
     found = {
         options[index - 1]: options[index + 1]
@@ -41,7 +42,7 @@ def sasl_credentials(text: str, section: str) -> SaslCredentials:
         if token == "=" and 0 < index < len(options) - 1
     }
     if not found.get("username") or "password" not in found:
-        raise ValueError(f'section {section} lacks username="..." or password="..."')
+        raise ValueError(f'section {section} of the JAAS file lacks username="..." or password="..."')
     return SaslCredentials(found["username"], found["password"])
 
 
@@ -51,7 +52,7 @@ def _tokens(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise ValueError(f"line {text.count(chr(10), 0, position) + 1} cannot be decoded")
+            raise ValueError(f"the JAAS file is invalid: line {text.count(chr(10), 0, position) + 1} cannot be decoded")
         if match["text"] is not None:
             tokens.append(re.sub(r"\\(.)", r"\1", match["text"][1:-1]))
         elif match["word"] is not None or match["sign"] is not None:

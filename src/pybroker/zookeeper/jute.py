@@ -46,7 +46,7 @@ class Reader:
         try:
             values: tuple[int, ...] = layout.unpack_from(self._data, self.position)
         except struct_error as error:
-            raise DamagedAnswer(f"an answer of {len(self._data)} bytes ends early") from error
+            raise DamagedAnswer(f"a response of ZooKeeper ends too early: it has {len(self._data)} bytes") from error
         self.position += layout.size
         return values
 
@@ -58,7 +58,7 @@ class Reader:
 
     def boolean(self) -> bool:
         if self.at_end:
-            raise DamagedAnswer(f"an answer of {len(self._data)} bytes ends early")
+            raise DamagedAnswer(f"a response of ZooKeeper ends too early: it has {len(self._data)} bytes")
         self.position += 1
         return self._data[self.position - 1] != 0
 
@@ -68,7 +68,10 @@ class Reader:
             return b""
         end = self.position + size
         if end > len(self._data):
-            raise DamagedAnswer(f"a value of {size} bytes in an answer of {len(self._data)} bytes")
+            raise DamagedAnswer(
+                f"a response of ZooKeeper is damaged: it has {len(self._data)} bytes, but contains a value of "
+                f"{size} bytes"
+            )
         value = self._data[self.position : end]
         self.position = end
         return value
@@ -77,10 +80,13 @@ class Reader:
         try:
             return self.buffer().decode()
         except UnicodeDecodeError as error:
-            raise DamagedAnswer(f"a text in an answer is not UTF-8: {error}") from error
+            raise DamagedAnswer(f"a response of ZooKeeper contains a text that is not UTF-8: {error}") from error
 
     def texts(self) -> list[str]:
         count = self.integer()
         if count * 4 > len(self._data) - self.position:
-            raise DamagedAnswer(f"a list of {count} texts in an answer of {len(self._data)} bytes")
+            raise DamagedAnswer(
+                f"a response of ZooKeeper is damaged: it has {len(self._data)} bytes, but contains a list of "
+                f"{count} texts"
+            )
         return [self.text() for _ in range(count)]

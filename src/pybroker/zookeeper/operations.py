@@ -273,7 +273,9 @@ def read_multi(reader: Reader) -> list[ChangeResult]:
                 failed.operation_index = len(results)
             results.append(None)
         else:
-            raise DamagedAnswer(f"operation {operation} in the answer of a multi")
+            raise DamagedAnswer(
+                f"a response of ZooKeeper to several changes contains the unknown operation {operation}"
+            )
     if failed is not None:
         raise failed
     return results
@@ -293,9 +295,9 @@ def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
         elif operation == -1:
             results.append(error_of(reader.integer(), paths[len(results)] if len(results) < len(paths) else ""))
         else:
-            raise DamagedAnswer(f"operation {operation} in the answer of a multi-read")
+            raise DamagedAnswer(f"a response of ZooKeeper to several reads contains the unknown operation {operation}")
     if len(results) != len(paths):
-        raise DamagedAnswer(f"{len(results)} results of {len(paths)} reads")
+        raise DamagedAnswer(f"a response of ZooKeeper contains {len(results)} results of {len(paths)} reads")
     return results
 
 

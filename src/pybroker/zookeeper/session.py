@@ -150,7 +150,7 @@ class FrameReader:
             (size,) = _LENGTH.unpack_from(data, position)
             if not 0 <= size <= MAX_FRAME_BYTES:
                 raise DamagedAnswer(
-                    f"a frame of {size} bytes: the peer is not a ZooKeeper server, or its answer is damaged"
+                    f"the server sent a frame of {size} bytes: it is not a ZooKeeper server, or its response is damaged"
                 )
             start = position + 4
             if size > self._max_bytes:
@@ -336,10 +336,12 @@ class Session:
             results.append(AuthAnswered(code == 0))
         elif xid == _XID_SET_WATCHES:
             if code:
-                raise DamagedAnswer(f"the server refused to set the watches again: error {code}")
+                raise DamagedAnswer(f"the ZooKeeper server refused to set the watches again: error {code}")
         else:
             if not self._pending or self._pending[0][0] != xid:
-                raise DamagedAnswer(f"an answer to request {xid}, which is not the oldest one without an answer")
+                raise DamagedAnswer(
+                    f"the ZooKeeper server responded to request {xid}, although an older request has no response yet"
+                )
             _, sent_ms, token = self._pending.popleft()
             if self.state is SessionState.CONNECTED:
                 self._confirm(sent_ms)

@@ -41,7 +41,7 @@ def test_the_right_password_gives_the_user_as_role(tmp_path: Path) -> None:
 def test_a_wrong_user_or_password_is_refused_every_time(tmp_path: Path, data: str) -> None:
     provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
     for _ in range(2):
-        with pytest.raises(AuthenticationError, match="unknown user or wrong password"):
+        with pytest.raises(AuthenticationError, match="the user is unknown, or the password is wrong"):
             provider.authenticate(data.encode(), None, 0)
         assert role_of(provider, "alice:secret") == "alice"
 

@@ -54,7 +54,7 @@ def test_grown_file_is_continued_and_cut(tmp_path: Path) -> None:
 
 def test_short_source_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"abc")
-    with pytest.raises(BackupError, match="ends at 3, and 4 bytes are expected"):
+    with pytest.raises(BackupError, match="has only 3 bytes, although 4 bytes are expected"):
         copier().copy(tmp_path / "source", tmp_path / "target", 0, 4, 0)
 
 

@@ -19,9 +19,12 @@ JAAS = 'BookKeeper { org.apache.zookeeper.server.auth.DigestLoginModule required
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bookkeeperTLSKeyFileType": "JKS"}, "the broker reads PEM files only"),
+        ({"bookkeeperTLSKeyFileType": "JKS"}, "the broker can read only PEM files"),
         ({"bookkeeperTLSTrustCertsFilePath": "/missing.pem"}, "bookkeeperTLS* files cannot be used"),
-        ({"bookkeeperClientAuthenticationPlugin": "org.example.Other"}, "the broker has org.apache.bookkeeper.sasl"),
+        (
+            {"bookkeeperClientAuthenticationPlugin": "org.example.Other"},
+            "the broker has only org.apache.bookkeeper.sasl",
+        ),
         ({"bookkeeperClientAuthenticationParametersName": "other"}, "has saslJaasClientSectionName"),
         ({"bookkeeperClientAuthenticationParameters": "Missing"}, "no section Missing"),
         ({"bookkeeperClientSaslJaasFilePath": ""}, "set bookkeeperClientSaslJaasFilePath"),

@@ -122,8 +122,8 @@ def test_a_key_can_stand_in_the_environment(
 @pytest.mark.parametrize(
     ("content", "arguments", "complaint"),
     [
-        (b"short", ["-sk", "k"], "has 5 bytes, and HS256 needs 32"),
-        (b"x" * 40, ["-sk", "k", "-a", "HS512"], "HS512 needs 64"),
+        (b"short", ["-sk", "k"], "has 5 bytes, but HS256 needs at least 32"),
+        (b"x" * 40, ["-sk", "k", "-a", "HS512"], "HS512 needs at least 64"),
         (b"x" * 40, ["-sk", "k", "-a", "RS256"], "needs --private-key"),
         (b"no key", ["-pk", "k"], "is not a private key"),
         (b"x" * 40, ["-sk", "k", "--headers", "alg=none"], "alg and b64 cannot be set"),

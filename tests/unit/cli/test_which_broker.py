@@ -106,7 +106,7 @@ def test_credentials_that_are_given_replace_those_of_the_profile(profiles: str) 
         (("--service-url", "http://x"), "service-url: expected pulsar://"),
         (("--tls-key-file", "k"), "needs both its certificate file and its key file"),
         (("--basic-user", "me"), "needs userId and password"),
-        (("--profile", "nosuch"), "there is no profile 'nosuch'"),
+        (("--profile", "nosuch"), "the profile 'nosuch' does not exist"),
     ],
 )
 def test_what_cannot_be_used_is_told_without_a_secret(arguments: tuple[str, ...], complaint: str) -> None:
@@ -135,7 +135,7 @@ def test_no_option_takes_a_secret_and_none_is_repeated(option: str, capsys: pyte
         ("[profiles.a]\nurll = 'x'", "'urll' is not a known key; did you mean url?"),
         ("[profiles.a]\nurl = 5", "url must be a non-empty text"),
         ("[profiles.a]\ntls_allow_insecure = 'yes'", "must be true or false"),
-        ("token = 'hunter2'", "'token' is not a known key: a profile begins with"),
+        ("token = 'hunter2'", "the key 'token' is unknown: a profile begins with"),
         ("profiles = 3", "a profile begins with [profiles.NAME]"),
         ("[profiles.a]\ntoken = hunter2", "line 2"),
         ("default = 3", "default must be the name"),

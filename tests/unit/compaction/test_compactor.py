@@ -215,7 +215,7 @@ async def test_compaction_without_memory_for_keys_fails_and_keeps_old_view() -> 
     compactor = Compactor(
         stack.ledger, stack.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
     )
-    with pytest.raises(NotAllowedError, match=r"keys takes .* raise brokerMemoryLimitMB"):
+    with pytest.raises(NotAllowedError, match=r"keys, but may use only .* increase brokerMemoryLimitMB"):
         await compactor.run(stack.ledger.last_confirmed)
     assert stack.ledger.compacted is None
     assert memory.compaction.used_bytes == memory.compaction.takers == 0

@@ -171,7 +171,9 @@ async def test_missing_ledgers_directory_is_refused_after_a_clean_stop(is_synced
     ledgers = files_of(disk, LEDGERS)
     put_back(disk, LEDGERS, {})
     for _ in range(2):
-        with pytest.raises(MissingData, match=f"ledgers/ is empty; it contained 1 files.*{ADVICE}"):
+        with pytest.raises(
+            MissingData, match=f"the directory ledgers/ is empty, although it contained 1 files.*{ADVICE}"
+        ):
             await opened(disk, options=options)
     put_back(disk, LEDGERS, ledgers)
     store = await opened(disk, options=options)

@@ -129,7 +129,7 @@ async def test_a_value_that_is_damaged_while_it_is_open_fails_alone(tmp_path: Pa
     other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
     other.execute("UPDATE metadata SET value = x'33' WHERE path = '/a'")
     other.close()
-    with pytest.raises(StoreError, match="'/a' is not what was stored"):
+    with pytest.raises(StoreError, match="'/a' differs from the value that was stored"):
         await store.get("/a")
     assert await store.get("/b") == Versioned(b"2", 0)
     await store.close()
@@ -152,7 +152,7 @@ async def test_a_file_of_the_first_layout_is_converted(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / NAME, isolation_level=None)
     connection.execute("UPDATE metadata SET path = '/x' WHERE path = '/7'")
     connection.close()
-    with pytest.raises(StoreError, match="'/x' is not what was stored"):
+    with pytest.raises(StoreError, match="'/x' differs from the value that was stored"):
         await opened(tmp_path)
 
 
@@ -183,6 +183,6 @@ async def test_a_start_that_is_refused_leaves_no_file_open(tmp_path: Path) -> No
     await store.close()
     (tmp_path / NAME).unlink()
     for _ in range(2):
-        with pytest.raises(StoreError, match="it holds 0 changes"):
+        with pytest.raises(StoreError, match="contains only 0 changes"):
             await opened(tmp_path)
         assert open_files(tmp_path) == []

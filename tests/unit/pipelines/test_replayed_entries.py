@@ -19,7 +19,7 @@ def test_sequence_ids_rise_along_a_topic_and_are_the_same_in_every_run() -> None
 
 @pytest.mark.parametrize("place", [(1, 1 << ENTRY_BITS), (1 << (63 - ENTRY_BITS), 0)])
 def test_a_place_without_sequence_id_is_refused(place: tuple[int, int]) -> None:
-    with pytest.raises(ReadingFailed, match="has no sequence id"):
+    with pytest.raises(ReadingFailed, match="cannot be replayed"):
         sequence_id_of(*place)
 
 

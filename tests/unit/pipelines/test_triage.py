@@ -28,9 +28,9 @@ def rows(*properties: dict[str, str], key: bytes | None = None, error: str | Non
 
 def test_the_reason_is_what_the_application_said_else_what_is_wrong_with_the_payload() -> None:
     triage = Triage(None, 3)
-    triage.add(rows({"exception": "boom\nat line 3"}, {"reason": "late"}, {}, {}), [None, "bad", "no such field", None])
+    triage.add(rows({"exception": "boom\nat line 3"}, {"reason": "late"}, {}, {}), [None, "bad", "does not have", None])
     reasons = triage.by["reason"]
-    assert set(reasons) == {"boom", "late", "payload cannot be read: no such field", TOO_OFTEN}
+    assert set(reasons) == {"boom", "late", "payload cannot be read: does not have", TOO_OFTEN}
 
 
 def test_groups_have_their_number_times_and_some_ids_with_their_origin() -> None:

@@ -53,7 +53,10 @@ def test_a_record_of_a_sink_from_before_it_had_a_version_of_its_own_is_read() ->
 
 @pytest.mark.parametrize("kind", ["new", "of a later version"])
 def test_a_later_version_is_named_whatever_else_the_record_says(kind: str) -> None:
-    with pytest.raises(StoreError, match="version 3, this broker reads up to 2: start the newer version that wrote it"):
+    with pytest.raises(
+        StoreError,
+        match="version 3, but this broker reads only versions up to 2: start the newer version that wrote it",
+    ):
         decode(json.dumps({"v": 3, "kind": kind, "least": 1, "last": 1}).encode())
 
 

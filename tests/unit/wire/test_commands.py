@@ -263,7 +263,7 @@ MALFORMED = {
     "ACK of an unknown type": frame(b"\x08\x0a\x52\x04\x08\x01\x10\x02"),
     "ACK without an entry id": frame(b"\x08\x0a\x52\x08\x08\x01\x10\x00\x1a\x02\x08\x05"),
     "ACK with a message id longer than itself": frame(b"\x08\x0a\x52\x06\x08\x01\x10\x00\x1a\x7f"),
-    "ACK with an ack set longer than its message id": frame(
+    "ACK with an ack set extends beyond the end of its message id": frame(
         b"\x08\x0a\x52\x0c\x08\x01\x10\x00\x1a\x06\x08\x05\x10\x07\x2a\x7f"
     ),
     "text that is not UTF-8": frame(b"\x08\x17\xba\x01\x06\x0a\x02\xff\xfe\x10\x01"),

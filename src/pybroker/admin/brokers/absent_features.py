@@ -36,7 +36,7 @@ def routes() -> list[Route]:
 
 async def refuse_functions(_call: Call) -> Response:
     """Return 409, because there is no functions worker."""
-    raise AdminError(409, "This broker does not support functions, sources and sinks: it has no functions worker")
+    raise AdminError(409, "Functions, sources and sinks cannot be used: this broker has no functions worker")
 
 
 async def refuse_packages(_call: Call) -> Response:

@@ -192,7 +192,13 @@ async def shut_down(call: Call) -> Response:
     """
     call.require_superuser()
     if call.broker.request_stop is None:
-        raise AdminError(405, "This broker is embedded in another program. Stop it there.")
+        raise AdminError(
+            405,
+            (
+                "The broker cannot be stopped by this request, because it runs inside of another program. Stop the "
+                "broker in that program."
+            ),
+        )
     call.broker.handovers_per_s = max(0, call.query_integer("maxConcurrentUnloadPerSec", 0))
     call.broker.request_stop()
     return no_content()

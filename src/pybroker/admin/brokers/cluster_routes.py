@@ -106,7 +106,9 @@ def _existing_cluster(call: Call, name: str) -> ClusterData:
 async def _cluster_data(call: Call) -> ClusterData:
     data = await call.optional_json(ClusterData)
     if data is None:
-        raise BadBody("The request needs a body with the cluster's addresses")
+        raise BadBody(
+            'The request needs a body with the addresses of the cluster, such as {"serviceUrl": "http://HOST:8080"}'
+        )
     for key, schemes in URL_SCHEMES.items():
         url: str | None = getattr(data, key)
         # Clients accept several hosts after one scheme.

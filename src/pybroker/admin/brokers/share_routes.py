@@ -120,11 +120,15 @@ class ShareRoutes:
         resource = self._resources().get(call.name("resource"))
         if resource is None:
             raise AdminError(
-                404, f"There is no shared resource {call.name('resource')!r}; use one of {', '.join(self._resources())}"
+                404,
+                (
+                    f"The shared resource {call.name('resource')!r} does not exist: use one of "
+                    f"{', '.join(self._resources())}"
+                ),
             )
         holder = call.query("holder")
         if not holder:
-            raise AdminError(412, f"The query must name the holder (holder=...), as GET {SHARES} shows it")
+            raise AdminError(412, f"The query needs the parameter holder=..., with a holder that GET {SHARES} returns")
         ended = await resource.end_all_of(holder)
         logs.warning("shares.ended", resource=call.name("resource"), holder=holder, ended=ended, role=call.role)
         return json_response({"ended": ended})

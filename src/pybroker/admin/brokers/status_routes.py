@@ -34,7 +34,7 @@ async def get_live(_call: Call) -> Response:
 async def get_status(call: Call) -> Response:
     """Return `OK` while the file `statusFilePath` exists and the broker is neither starting nor stopping."""
     if not call.broker.presence.takes_clients:
-        raise AdminError(404, "The broker is starting or stopping")
+        raise AdminError(404, "The broker is not ready: it is starting or stopping")
     path = call.config.status_file_path
     # A local stat is fast enough for the event loop.
     if not path or not Path(path).exists():  # noqa: ASYNC240

@@ -111,7 +111,7 @@ class Call:
         try:
             name = decoded(text, errors="strict")
         except UnicodeDecodeError as error:
-            raise AdminError(400, f"{text!r} in the path is not UTF-8") from error
+            raise AdminError(400, f"The part {text!r} of the path is not UTF-8") from error
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
@@ -135,7 +135,7 @@ class Call:
         """Return the domain in the path. Raises AdminError 404 if it is unknown."""
         domain = self.name("domain")
         if domain not in DOMAINS:
-            raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
+            raise AdminError(404, f"Topic domain {domain!r} does not exist: use {' or '.join(DOMAINS)}")
         return domain
 
     @property
@@ -146,7 +146,7 @@ class Call:
         """Return a 64-bit integer in the path. Raises AdminError 404 for other text, as for an unknown path."""
         number = _integer(self.name(key))
         if number is None:
-            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a 64-bit integer")
+            raise AdminError(404, f"{key} is {self.name(key)!r}: it must be an integer of 64 bits")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
@@ -154,7 +154,7 @@ class Call:
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
-            raise AdminError(404, f"{key} is {text!r}: expected a 64-bit integer")
+            raise AdminError(404, f"{key} is {text!r}: it must be an integer of 64 bits")
         return number
 
     def query(self, key: str) -> str | None:
@@ -186,7 +186,7 @@ class Call:
         declared = self.headers.get("content-length", "0")
         # A declared length is checked before reading, a chunked body while it arrives.
         if declared.isdigit() and int(declared) > limit:
-            raise AdminError(413, f"The body is larger than {key} ({limit})")
+            raise AdminError(413, f"The request body is larger than {key} ({limit} bytes)")
         body = bytearray()
         has_room = False
         timeout_s = self.config.http_body_timeout_ms / 1000
@@ -201,7 +201,7 @@ class Call:
                         raise ClientGone
                     body += message.get("body", b"")
                     if len(body) > limit:
-                        raise AdminError(413, f"The body is larger than {key} ({limit})")
+                        raise AdminError(413, f"The request body is larger than {key} ({limit} bytes)")
                     if not message.get("more_body", False):
                         self.raw_body = bytes(body)
                         return self.raw_body
@@ -209,7 +209,7 @@ class Call:
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:
-            raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
+            raise AdminError(408, f"The request body did not arrive within {timeout_s:g} s") from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
         """Return the decoded body, or None if the body is empty or `null`."""
@@ -227,7 +227,7 @@ class Call:
             return None
         opened = body.count(b"[") + body.count(b"{")
         if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
-            raise BadBody("the JSON consists mostly of brackets")
+            raise BadBody("the JSON of the request consists mostly of brackets")
         try:
             given = msgspec.json.decode(body)
             if given is None:
@@ -238,7 +238,7 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(str(error)) from error
         except RecursionError as error:
-            raise BadBody("the JSON is nested too deeply") from error
+            raise BadBody("the JSON of the request is nested too deeply") from error
         self.given = value
         return value
 

@@ -91,7 +91,7 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
     namespace_of_topics(call, name.namespace)
     if call.broker.loaded.get(name) is None and call.broker.partitioned.get(name) is None:
         raise TopicNotFound(f"Topic {name} not found")
-    raise AdminError(status, f"{what} on a non-persistent topic is not allowed")
+    raise AdminError(status, f"{what} is not allowed on a non-persistent topic")
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
@@ -107,7 +107,7 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
         yield
     except StoreError as error:
         if topic.is_fenced:
-            raise ServiceNotReady(f"Topic {topic.name} is being unloaded; retry") from error
+            raise ServiceNotReady(f"Topic {topic.name} is being unloaded: send the request again") from error
         if subscription is not None and subscription.is_closed:
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request") from error
         raise
@@ -173,7 +173,11 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
             raise AdminError(
-                405, f"Subscription {subscription.name} stores no messages, so this operation does not apply"
+                405,
+                (
+                    f"The subscription {subscription.name} is of a non-persistent topic and stores no messages, so "
+                    "this operation does not apply"
+                ),
             )
         await action(subscription)
 

@@ -83,7 +83,7 @@ class Share:
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
         if part.room() < size_bytes and part.used_bytes and limits.waiting_answer_bytes + size_bytes > most_bytes:
-            raise _busy("answers", "httpMaxResponseBytes", "too many responses wait already")
+            raise _busy("answers", "httpMaxResponseBytes", "the queue of waiting responses is full")
         limits.waiting_answer_bytes += size_bytes
         try:
             await self._hold(part, size_bytes, "answers", "httpMaxResponseBytes")
@@ -110,7 +110,7 @@ class Share:
                 holding.count(OPENED_FACTOR * size_bytes)  # no wait: only one document is decoded
                 yield
         except NoPermit as error:
-            raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
+            raise AdminError(503, f"The broker cannot process more documents now: {error}", RETRY_AFTER_S) from error
         finally:
             holding.close()
 
@@ -125,15 +125,13 @@ class Share:
             async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
-            raise AdminError(
-                503, f"The broker is busy with other scans of subscriptions: {error}", RETRY_AFTER_S
-            ) from error
+            raise AdminError(503, f"The broker cannot scan more subscriptions now: {error}", RETRY_AFTER_S) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits
         waiting = limits.pending[part.name]
         if part.room() < size_bytes and part.used_bytes and not waiting.may_take(self.holder, limits.max_pending):
-            raise _busy(what, key, "too many requests wait already (httpMaxPendingRequests)")
+            raise _busy(what, key, "the queue of waiting requests is full (httpMaxPendingRequests)")
         holding = Holding(limits.memory, part)
         self._held.callback(holding.close)
         waiting.add(self.holder.name, 1)
@@ -141,7 +139,9 @@ class Share:
             async with asyncio.timeout(limits.timeout_s):
                 await holding.wait(self._address, size_bytes)
         except TimeoutError as error:
-            raise _busy(what, key, f"waited for {limits.timeout_s:g} s (httpPendingRequestTimeoutMs)") from error
+            raise _busy(
+                what, key, f"the request has waited for {limits.timeout_s:g} s (httpPendingRequestTimeoutMs)"
+            ) from error
         finally:
             waiting.add(self.holder.name, -1)
         return holding

@@ -15,4 +15,10 @@ def topics_of(call: Call, name: TopicName) -> list[TopicName]:
 
 def require_not_partitioned(call: Call, name: TopicName, status: int = 405) -> None:
     if call.broker.partitioned.get(name) is not None:
-        raise AdminError(status, f"Not possible for partitioned topic {name}: use one of its partitions")
+        raise AdminError(
+            status,
+            (
+                f"The topic {name} is partitioned, and this operation works only on one of its partitions: name a "
+                "partition"
+            ),
+        )

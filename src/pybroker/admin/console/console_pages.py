@@ -82,7 +82,9 @@ class ConsolePages:
 
     async def _answer(self, call: Call, name: str) -> Response:
         if not call.config.console_enabled:
-            raise AdminError(404, "The console is disabled (consoleEnabled=false); /openapi.json lists the REST API")
+            raise AdminError(
+                404, "The console is disabled (consoleEnabled=false). The REST API is described by /openapi.json"
+            )
         if self._files is None:
             self._files = await asyncio.to_thread(_read_all)
         file = self._files.get(name)

@@ -246,7 +246,7 @@ class ConsoleRoutes:
 
     def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
         if EVENTS not in call.headers.get("accept", ""):
-            raise AdminError(406, f"The request must accept {EVENTS}")
+            raise AdminError(406, f"The request needs the header Accept: {EVENTS}")
         identity: Identity = call.scope[IDENTITY_KEY]
         clock = self._broker.runtime.clock
 
@@ -278,7 +278,7 @@ def _asked(call: Call) -> Asked:
     words = _words(call)
     order = call.query("sort") or "name"
     if order not in SORTS:
-        raise AdminError(400, f"sort must be one of {', '.join(SORTS)}")
+        raise AdminError(400, f"The query parameter sort must be one of {', '.join(SORTS)}")
     offset, limit = _page(call)
     return Asked(words, SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded"))
 
@@ -286,14 +286,14 @@ def _asked(call: Call) -> Asked:
 def _page(call: Call) -> tuple[int, int]:
     limit, offset = call.query_integer("limit", DEFAULT_ROWS), call.query_integer("offset", 0)
     if not 1 <= limit <= MAX_ROWS or offset < 0:
-        raise AdminError(400, f"limit must be from 1 to {MAX_ROWS}, offset 0 or more")
+        raise AdminError(400, f"The query parameter limit must be from 1 to {MAX_ROWS}, and offset 0 or more")
     return offset, limit
 
 
 def _words(call: Call) -> tuple[str, ...]:
     search = call.query("search") or ""
     if len(search) > MAX_SEARCH_CHARACTERS:
-        raise AdminError(400, f"search is longer than {MAX_SEARCH_CHARACTERS} characters")
+        raise AdminError(400, f"The query parameter search is longer than {MAX_SEARCH_CHARACTERS} characters")
     return tuple(search.lower().split())
 
 

@@ -190,7 +190,7 @@ class LiveSampler:
             raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
         if not self.shares.may_take(holder, self.limit):
             why = self.shares.refusal(holder, self.limit, "live connections", "consoleMaxLiveConnections")
-            raise AdminError(503, f"Cannot show live figures: {why}", RETRY_AFTER_S)
+            raise AdminError(503, f"The console cannot show live figures: {why}", RETRY_AFTER_S)
         self.shares.add(holder.name, 1)
         self._streams[stream] = None
         watched = self._watched.setdefault(subject, Watched())

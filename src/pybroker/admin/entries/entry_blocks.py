@@ -93,7 +93,7 @@ class BulkReads:
         except NoPermit as error:
             self.refused += 1
             raise AdminError(
-                429, f"The broker is busy with other bulk reads (maxConcurrentBulkReads): {error}", RETRY_AFTER_S
+                429, f"The broker cannot begin more bulk reads now (maxConcurrentBulkReads): {error}", RETRY_AFTER_S
             ) from error
 
     @asynccontextmanager
@@ -108,8 +108,9 @@ class BulkReads:
             self.refused += 1
             raise AdminError(
                 503,
-                "The broker has no memory for more bulk reads (httpMaxViewedMessageBytes,"
-                f" brokerMemoryLimitMB): waited for {timeout_s:g} s. Retry later.",
+                "The broker has no memory for another bulk read (httpMaxViewedMessageBytes, "
+                f"brokerMemoryLimitMB); the request has waited for {timeout_s:g} s. Send the request again "
+                "later.",
                 RETRY_AFTER_S,
             ) from error
         try:

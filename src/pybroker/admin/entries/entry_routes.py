@@ -87,16 +87,24 @@ class EntryRoutes:
         count = topic.ledger.ledgers.entry_count_of(ledger_id)
         first, end = call.query_integer("first", 0), call.query_integer("end", count)
         if not 0 <= first < end:
-            raise AdminError(412, f"The range first={first}, end={end} is empty; end is exclusive")
+            raise AdminError(
+                412,
+                (
+                    f"The requested range of entries is empty (first={first}, end={end}): `end` is exclusive, so it "
+                    "must be larger than `first`"
+                ),
+            )
         if not topic.ledger.ledgers.has_ledger(ledger_id):
             raise AdminError(
                 410,
-                f"Ledger {ledger_id} of {name} does not exist: it was trimmed, or belonged to a deleted topic of this name",
+                f"Ledger {ledger_id} of {name} does not exist: it was deleted by retention, or it belonged to "
+                "a deleted topic of this name",
             )
         if end > count:
             raise AdminError(
                 416,
-                f"Entries up to end={end} of ledger {ledger_id} of {name} were requested, but only {count} entries are durable",
+                f"Entries up to end={end} of ledger {ledger_id} of {name} were requested, but the ledger has "
+                f"only {count} durable entries",
             )
         return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end, call.holder)
 

@@ -84,7 +84,10 @@ async def directory(call: Call) -> Response:
     """Return the data directory, for a reader that can open its files."""
     name = call.broker.data_directory
     if name is None:
-        raise AdminError(404, "This broker does not store ledgers in local files (ledgerStore)")
+        raise AdminError(
+            404,
+            ("This broker does not store ledgers in local files (ledgerStore), so readers cannot use its directory"),
+        )
     return json_response(DirectoryShown(name.run_id, name.path if call.is_from_this_host else None))
 
 

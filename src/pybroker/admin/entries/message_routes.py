@@ -130,7 +130,7 @@ async def get_id_by_index(call: Call) -> Response:
         position = await first_with_index(topic.ledger, index)
     if not topic.ledger.ledgers.has_entry(position):
         raise AdminError(
-            404, f"Message not found for index {index} on topic {name}: it is deleted or not published yet"
+            404, (f"No message of topic {name} has the index {index}: the message was deleted, or is not published yet")
         )
     return json_response(message_id(position, name.partition_index))
 

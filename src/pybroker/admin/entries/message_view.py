@@ -63,7 +63,9 @@ def message_view(
     ]
     header_bytes = sum(len(name) + len(value) for name, value in headers)
     if header_bytes > MAX_HEADER_BYTES:
-        raise AdminError(413, f"The message's metadata is too large to be shown: {header_bytes} bytes of headers")
+        raise AdminError(
+            413, f"The message cannot be shown, because its headers have {header_bytes} bytes, which is too much"
+        )
     return MessageView(headers, _body(metadata, entry[end:], max_body_bytes))
 
 
@@ -71,10 +73,12 @@ def _metadata(entry: bytes) -> MessageMetadata:
     try:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
-            raise AdminError(413, f"The message's metadata is too large to be shown: {end - start} bytes")
+            raise AdminError(
+                413, f"The message cannot be shown, because its metadata has {end - start} bytes, which is too much"
+            )
         return parsed_metadata(entry, start, end)
     except ProtocolViolation as error:
-        raise AdminError(422, f"The message cannot be read: {error}") from error
+        raise AdminError(422, f"The message cannot be decoded: {error}") from error
 
 
 def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> bytes:
@@ -85,12 +89,13 @@ def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> byt
     if size_bytes > max_body_bytes:
         raise AdminError(
             413,
-            f"The uncompressed size of the message is {size_bytes} bytes, more than maxMessageSize ({max_body_bytes})",
+            f"The message cannot be shown, because it has {size_bytes} bytes after decompression; the limit is "
+            f"maxMessageSize ({max_body_bytes} bytes)",
         )
     try:
         return decompress(metadata.compression, payload, size_bytes)
     except DamagedPayload as error:
-        raise AdminError(422, f"The message cannot be read: {error}") from error
+        raise AdminError(422, f"The message cannot be decoded: {error}") from error
 
 
 def _headers(

@@ -135,7 +135,13 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
     request = await call.json(RestMessages, is_content=True)
     limit = call.config.max_http_messages_per_request
     if len(request.messages) > limit:
-        raise AdminError(413, f"More than maxHttpMessagesPerRequest ({limit}) messages in one request")
+        raise AdminError(
+            413,
+            (
+                f"The request has too many messages: at most {limit} are allowed in one request "
+                "(maxHttpMessagesPerRequest)"
+            ),
+        )
     names = [topic_of(message) async for message in _in_turns(request.messages)]
     owners = {name: await _other_owner(call, name) for name in dict.fromkeys(names)}
     topics = {name: await _topic(call, name) for name, owner in owners.items() if owner is None}
@@ -206,7 +212,7 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
     is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
     topic = await call.broker.topics.any(name, may_create=is_partition)
     if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
-        raise ProducerBusy(f"Topic {name} has a producer with exclusive access")
+        raise ProducerBusy(f"Cannot publish to topic {name}: a producer has exclusive access to the topic")
     if isinstance(topic, Topic):
         await require_within_quota(topic)
     return topic

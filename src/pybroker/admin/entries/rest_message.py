@@ -77,7 +77,7 @@ def whole_number(value: int | str, name: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: expected an integer, 0 or more")
+        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: it must be an integer of 0 or more")
     return number
 
 
@@ -90,7 +90,7 @@ def schema_of(text: str) -> SchemaData:
         data = _definition(info)
         schema = SchemaData(schema_type_named(info.type), data, dict(info.properties or {}))
     except (msgspec.DecodeError, RecursionError, InvalidSchema, ValueError) as error:
-        raise AdminError(400, f"the schema is not the JSON of a SchemaInfo: {error}") from error
+        raise AdminError(400, f"the schema in the request is not the JSON of a SchemaInfo: {error}") from error
     if schema.type is SchemaType.STRING and not schema.properties:
         return DEFAULT_SCHEMA
     return schema
@@ -133,7 +133,7 @@ def encoded(encode: Encoder, text: str, what: str) -> bytes:
     try:
         return encode(text)
     except (ValueError, struct.error, OverflowError, RecursionError) as error:
-        raise AdminError(400, f"a {what} does not match its schema: {error}") from error
+        raise AdminError(400, f"the {what} of a message does not match the schema: {error}") from error
 
 
 def encoded_key(encode: Encoder, key: str) -> str:

@@ -89,7 +89,9 @@ async def explain_one(call: Call) -> Response:
         _require_served(topic, subscription)
         return answer(call, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
-        raise AdminError(405, f"Topic {topic.name} is not persistent: it stores no messages that could wait")
+        raise AdminError(
+            405, f"Topic {topic.name} is not persistent: the topic stores no messages, so no message can wait in it"
+        )
     if key is not None:
         at = place_of(subscription, key)
         findings = await call.look(explain_key(topic, subscription, None if at is None else at.sticky_hash))
@@ -112,7 +114,13 @@ def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | N
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
     if not isinstance(subscription, Subscription):
-        raise AdminError(405, f"Topic {topic.name} stores no messages: only connected consumers received them")
+        raise AdminError(
+            405,
+            (
+                f"Topic {topic.name} is not persistent: its messages are not stored, so a message cannot be found by "
+                "its id"
+            ),
+        )
     found = await message_reasons(call, persistent(topic), subscription, message_id)
     findings, more = list(found.findings), None
     if found.of_hash is not None:
@@ -204,9 +212,9 @@ def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = No
     then.
     """
     if topic.is_fenced:
-        raise ServiceNotReady(f"Topic {topic.name} is being unloaded; retry")
+        raise ServiceNotReady(f"Topic {topic.name} is being unloaded: send the request again")
     if subscription is not None and subscription.is_closed:
-        raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
+        raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request")
 
 
 def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:

@@ -35,10 +35,16 @@ def parsed_message_id(text: str) -> tuple[Position, int | None]:
     """
     parts = text.split(":")
     if len(text) > 4 * MAX_DIGITS or not 2 <= len(parts) <= 4 or not all(_is_number(each) for each in parts):
-        raise AdminError(400, "messageId is not ledger:entry or ledger:entry:batchIndex, such as 17:4 or 17:4:0")
+        raise AdminError(
+            400,
+            (
+                "The query parameter messageId must have the form ledger:entry or ledger:entry:batchIndex, such as "
+                "17:4 or 17:4:0"
+            ),
+        )
     ledger_id, entry_id, *rest = map(int, parts)
     if max(ledger_id, entry_id, *rest) > _MAX_NUMBER:
-        raise AdminError(400, "messageId has a number of more than 64 bits")
+        raise AdminError(400, "The query parameter messageId contains a number of more than 64 bits")
     return Position(ledger_id, entry_id), (rest[-1] if rest and rest[-1] >= 0 else None)
 
 

@@ -63,8 +63,9 @@ class AcceptedHosts:
             return
         raise AdminError(
             MISDIRECTED_REQUEST,
-            f"This broker does not answer requests without credentials for the host {host_header[:_SHOWN_CHARS]!r}: use localhost "
-            "or an IP address, or add the host name to httpAllowedHosts",
+            "This broker does not accept requests without credentials whose Host header is "
+            f"{host_header[:_SHOWN_CHARS]!r}: use localhost or an IP address, or add the host name to "
+            "httpAllowedHosts",
         )
 
 

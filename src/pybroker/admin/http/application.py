@@ -123,7 +123,7 @@ class Application:
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > limit:
-            raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
+            raise AdminError(431, f"The request headers are larger than httpMaxRequestHeaderSize ({limit} bytes)")
 
     async def _authenticate(self, scope: Scope) -> Identity:
         config = self._runtime.config
@@ -174,7 +174,8 @@ def _check_site(scope: Scope) -> None:
     if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
         raise AdminError(
             403,
-            f"Web pages of other sites ({site}) may not change this broker: use its console or a program without a browser",
+            f"Web pages of the site {site} may not send requests to this broker: use the console of the "
+            "broker, or a program that is not a browser",
         )
 
 

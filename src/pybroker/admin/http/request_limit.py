@@ -31,5 +31,11 @@ class RequestLimit:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[address] = bucket
         if bucket.available(now_ms) < 1:
-            raise AdminError(429, f"More than {self._max_per_second:g} requests per second (httpRequestsMaxPerSecond)")
+            raise AdminError(
+                429,
+                (
+                    f"More than {self._max_per_second:g} HTTP requests arrived in this second "
+                    "(httpRequestsMaxPerSecond): send the request again later"
+                ),
+            )
         bucket.spend(1)

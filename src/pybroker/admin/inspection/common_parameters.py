@@ -40,8 +40,20 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
-        raise AdminError(412, f"No consumer has used the subscription since its topic was loaded, so it has no {what}")
-    raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has {what}")
+        raise AdminError(
+            412,
+            (
+                f"The subscription has no {what}, because no consumer has connected since its topic was loaded. "
+                "Connect a consumer first"
+            ),
+        )
+    raise AdminError(
+        412,
+        (
+            f"The subscription has no {what}, because its type is {subscription.type_name}: only Key_Shared "
+            "subscriptions have it"
+        ),
+    )
 
 
 def key_of(call: Call) -> bytes | None:
@@ -56,9 +68,9 @@ def key_of(call: Call) -> bytes | None:
         try:
             key = b64decode(encoded, validate=True)
         except ValueError as error:
-            raise AdminError(412, f"keyBase64 is not Base64: {error}") from error
+            raise AdminError(412, f"The query parameter keyBase64 is not valid Base64: {error}") from error
     if len(key) > MAX_KEY_BYTES:
-        raise AdminError(412, f"The key is longer than {MAX_KEY_BYTES} bytes")
+        raise AdminError(412, f"The key in the query is longer than {MAX_KEY_BYTES} bytes")
     return key
 
 
@@ -73,7 +85,7 @@ def page_limit(call: Call) -> int:
     """Return the requested page size. Raises AdminError 412 if it is out of range."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
-        raise AdminError(412, f"limit is {limit}; it must be from 1 to {MAX_LIMIT}")
+        raise AdminError(412, f"The query parameter limit is {limit}; it must be from 1 to {MAX_LIMIT}")
     return min(limit, MAX_LIMIT)
 
 

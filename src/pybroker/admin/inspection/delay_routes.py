@@ -56,7 +56,11 @@ async def delayed(call: Call) -> Response:
         )
     if subscription.individual is None:
         raise AdminError(
-            412, f"The subscription is {subscription.type_name}: only Shared and Key_Shared delay messages"
+            412,
+            (
+                f"The subscription is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
+                "delay messages"
+            ),
         )
     positions = await call.look(delayed_positions(subscription.delayed, Position(ledger_id, entry_id), limit + 1))
     await call.share.of_views(call.config.max_message_size)

@@ -74,7 +74,9 @@ def _wanted(call: Call, subscription: Subscription, key: bytes | None) -> Wanted
     if call.query("hash") is not None:
         sticky_hash = call.query_integer("hash", 0)
         if key_order is None:
-            raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has hashes")
+            raise AdminError(
+                412, f"The subscription is of type {subscription.type_name}: only Key_Shared subscriptions have hashes"
+            )
     delivered_by_ms: int | None = None
     min_age_ms = call.query_integer("minAgeMs", 0)
     if min_age_ms > 0:

@@ -67,7 +67,12 @@ class MetricsRoutes:
                     await self._send_part(send, {"type": "http.response.body", "body": b"", "more_body": False})
         except NoPermit as error:
             raise AdminError(
-                503, f"Too many clients are reading /metrics (metricsMaxConcurrentRequests): {error}", RETRY_AFTER_S
+                503,
+                (
+                    "The broker cannot send /metrics to more clients at the same time "
+                    f"(metricsMaxConcurrentRequests): {error}"
+                ),
+                RETRY_AFTER_S,
             ) from error
         except (TimeoutError, PageNotWritten) as error:
             # Disconnect, so that the client detects an incomplete page.

@@ -67,7 +67,7 @@ def destination_url(call: Call, destination: str | None) -> str | None:
     broker = brokers.get(destination)
     if broker is None:
         known = ", ".join(sorted(brokers)) or f"only {broker_id(call)}"
-        raise AdminError(409, f"Broker {destination} does not exist; running: {known}")
+        raise AdminError(409, f"The destination broker {destination} is not running. Running brokers: {known}")
     return base_url(broker.addresses, call.scope["scheme"])
 
 

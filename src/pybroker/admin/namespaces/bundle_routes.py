@@ -157,7 +157,7 @@ async def delete_bundle(call: Call) -> Response:
         raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
     names = await positions_in(call, await _topics(call, namespace), bundle)
     if names and not is_forced:
-        raise AdminError(409, f"Cannot delete non empty bundle: it has {len(names)} topics")
+        raise AdminError(409, f"Cannot delete non empty bundle: the bundle contains {len(names)} topics")
     for name in names:
         await call.broker.topics.delete(TopicName.parse(name))
     return no_content()
@@ -189,7 +189,11 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bun
     text = call.name("bundle")
     if text == HOT:
         raise AdminError(
-            404, f"Bundle range {HOT} not found: this broker does not measure the load of bundles. Name a bundle"
+            404,
+            (
+                f"Bundle range {HOT} not found: this broker does not measure the load of bundles. Use the range of "
+                "a bundle"
+            ),
         )
     if text == LARGEST:
         return fullest_bundle(boundaries, [hash_position(name) for name in names])

@@ -82,7 +82,7 @@ async def list_topics(call: Call) -> Response:
     existing_namespace(call, namespace)
     mode = call.query("mode") or "PERSISTENT"
     if mode not in DOMAIN_OF_MODE:
-        raise AdminError(400, f"mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
+        raise AdminError(400, f"The query parameter mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
     shows_system = call.flag("includeSystemTopic")
     return json_response(await listed_everywhere(call, namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
 

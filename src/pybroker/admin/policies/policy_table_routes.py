@@ -175,5 +175,5 @@ def _in_query(call: Call, name: str) -> int | None:
     except ValueError:
         value = MAX_SIGNED_32 + 1
     if not -MAX_SIGNED_32 <= value <= MAX_SIGNED_32:
-        raise AdminError(404, f"{name} is {text!r}: expected a 32-bit integer")
+        raise AdminError(404, f"{name} is {text!r}: it must be an integer of 32 bits")
     return value

@@ -116,7 +116,13 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
     for name in names:
         if not call.broker.broker_context.entry_filters.has(name):
-            raise AdminError(400, f"Entry filter {name!r} is not loaded (entryFilterNames)")
+            raise AdminError(
+                400,
+                (
+                    f"The entry filter {name!r} is not loaded by this broker. Add it to entryFilterNames and restart "
+                    "the broker"
+                ),
+            )
 
 
 def check_offload(_: Call, policies: OffloadPolicies) -> None:

@@ -156,7 +156,7 @@ async def terminate_partitions(call: Call) -> Response:
     call.require_topic_admin(name)
     names = topics_of(call, name)
     if names == [name]:
-        raise AdminError(405, f"Topic {name} is not partitioned: use terminate")
+        raise AdminError(405, f"Topic {name} is not partitioned: terminate it with POST .../terminate")
     return json_response({str(index): await _terminated(call, each) for index, each in enumerate(names)})
 
 

@@ -79,7 +79,7 @@ async def delete_topic(call: Call) -> Response:
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     if is_transaction_internal(name):
-        raise AdminError(405, f"{name} stores the state of transactions and cannot be deleted")
+        raise AdminError(405, f"Topic {name} cannot be deleted: it stores the state of transactions")
     if call.broker.partitioned.get(name) is not None:
         raise AdminError(
             409,

@@ -123,7 +123,13 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
     await coordinator.ready()
     log = coordinator.log
     if log is None:
-        raise AdminError(503, f"Transaction coordinator {coordinator.id} is still reading its log; retry")
+        raise AdminError(
+            503,
+            (
+                f"Transaction coordinator {coordinator.id} is not ready: it is still reading its log. Send the request "
+                "again"
+            ),
+        )
     return json_response({"transactionLogStats": log_stats(coordinator, log, with_metadata=call.flag("metadata"))})
 
 

@@ -115,13 +115,13 @@ def _sink_name(call: Call) -> str:
 def require_name(what: str, name: str) -> None:
     if len(name) > MAX_NAME or not name.isprintable():
         raise AdminError(
-            412, f"The name of a {what} must have at most {MAX_NAME} characters, and no control characters"
+            412, f"The name of the {what} must have at most {MAX_NAME} characters, and no control characters"
         )
 
 
 def _require_batch(batch: int) -> None:
     if not 0 <= batch <= MAX_BATCH:
-        raise AdminError(412, f"batch is {batch}; it must be from 0 to {MAX_BATCH}")
+        raise AdminError(412, f"The query parameter batch is {batch}; it must be from 0 to {MAX_BATCH}")
 
 
 def _asking(call: Call) -> Asking:
@@ -140,8 +140,8 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
         if not await in_slices(authorization.may_produce_somewhere(call.role), call.runtime.clock):
             raise AdminError(
                 403,
-                f"Cannot create the sink {sink}: role {call.role!r} may produce to no topic. Grant it `produce` on the "
-                "namespace or topic that it writes to",
+                f"Cannot create the sink {sink}: role {call.role!r} has no permission to produce to a topic. "
+                "Grant the role `produce` on the namespace or topic to which the sink writes",
             )
     return coordinator
 
@@ -180,7 +180,7 @@ async def _existing(call: Call, sink: str) -> Coordinator:
         raise _not_found(sink)
     asking = _asking(call)
     if not (asking.may(mark.owner) if mark is not None else any(asking.may(each.owner) for each in opened)):
-        raise AdminError(403, f"The sink {sink} belongs to another role: use another name")
+        raise AdminError(403, f"The sink {sink} belongs to another role: use another sink name")
     return coordinator
 
 
@@ -222,7 +222,11 @@ async def delete_sink(call: Call) -> Response:
     coordinator = await _existing(call, sink)
     if coordinator.state.of_sink(sink):
         raise AdminError(
-            409, f"The sink {sink} has open transactions: abort them first (POST .../abort), or wait for their end"
+            409,
+            (
+                f"The sink {sink} has open transactions: abort these transactions first (POST .../abort), or wait "
+                "until they end"
+            ),
         )
     await coordinator.forget_sink(sink)
     return no_content()
@@ -258,7 +262,7 @@ async def commit(call: Call) -> Response:
     for most, least in body.transactions:
         if most != coordinator.id:
             raise AdminError(
-                404, f"Transaction ({most},{least}) was not opened for the sink {sink}: nothing was committed"
+                404, f"Nothing was committed: transaction ({most},{least}) was not opened for the sink {sink}"
             )
     leasts = [least for _, least in body.transactions]
     is_new = await coordinator.commit_together(label, leasts, _asking(call), takes_over=body.takeOver)

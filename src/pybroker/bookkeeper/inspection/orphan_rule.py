@@ -44,7 +44,10 @@ class OrphanRule:
         min_age_ms: int,
     ) -> None:
         if not required or min_age_ms <= 0 or age_factor <= 1:
-            raise ValueError("a rule without properties or age would delete the ledgers of other applications")
+            raise ValueError(
+                "An orphan rule needs properties and a minimum age, because a rule without them would delete the "
+                "ledgers of other applications"
+            )
         self._required = required
         self._owner_key = owner_key
         self._named_within_ms = named_within_ms

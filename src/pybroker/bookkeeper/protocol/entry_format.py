@@ -77,18 +77,21 @@ class EntryFormat:
         start = HEADER_SIZE + self.digest_size
         if len(stored) < start:
             raise DamagedEntry(
-                f"Entry {entry_id} of ledger {self.ledger_id} has {len(stored)} bytes; the minimum is {start}."
+                f"Entry {entry_id} of ledger {self.ledger_id} is damaged: it has {len(stored)} bytes, fewer "
+                f"than the minimum of {start}."
             )
         ledger_id, stored_id, last_confirmed, length_bytes = _HEADER.unpack_from(stored)
         payload = stored[start:]
         if self._digest(stored[:HEADER_SIZE], payload) != stored[HEADER_SIZE:start]:
-            raise DamagedEntry(f"Entry {entry_id} of ledger {self.ledger_id} does not match its digest.")
+            raise DamagedEntry(f"Entry {entry_id} of ledger {self.ledger_id} is damaged: its digest is wrong.")
         if ledger_id != self.ledger_id or (stored_id != entry_id if entry_id is not None else stored_id < 0):
             raise DamagedEntry(
                 f"A bookie sent entry {stored_id} of ledger {ledger_id} instead of entry {entry_id} of ledger {self.ledger_id}."
             )
         if not -1 <= last_confirmed < stored_id or length_bytes < len(payload):
-            raise DamagedEntry(f"The header of entry {stored_id} of ledger {ledger_id} is not consistent.")
+            raise DamagedEntry(
+                f"Entry {stored_id} of ledger {ledger_id} is damaged: the fields of its header contradict each other."
+            )
         return Entry(stored_id, last_confirmed, length_bytes, payload)
 
     def pack_last_confirmed(self, last_confirmed: int) -> bytes:
@@ -100,11 +103,13 @@ class EntryFormat:
         """Decode and verify a record of `pack_last_confirmed`. Raises DamagedEntry."""
         header = record[: _LAC_HEADER.size]
         if len(record) < _LAC_HEADER.size or record[_LAC_HEADER.size :] != self._digest(header, b""):
-            raise DamagedEntry(f"The last confirmed entry of ledger {self.ledger_id} does not match its digest.")
+            raise DamagedEntry(
+                f"The number of the last confirmed entry of ledger {self.ledger_id} is damaged: its digest is wrong."
+            )
         ledger_id, last_confirmed = _LAC_HEADER.unpack(header)
         if ledger_id != self.ledger_id or last_confirmed < -1:
             raise DamagedEntry(
-                f"A bookie sent the last confirmed entry of ledger {ledger_id} instead of {self.ledger_id}."
+                f"A bookie sent the last confirmed entry of ledger {ledger_id} instead of ledger {self.ledger_id}."
             )
         return int(last_confirmed)
 

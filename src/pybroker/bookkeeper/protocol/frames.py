@@ -75,10 +75,13 @@ def batch_entries(body: bytes) -> list[bytes]:
     start, end = 0, len(body)
     while start < end:
         if end - start < 4:
-            raise InvalidAnswer("A batch of entries ends inside of a size.")
+            raise InvalidAnswer("A response of a bookie is damaged: a batch of entries ends within a size field.")
         (size,) = _SIZE.unpack_from(body, start)
         if size > end - start - 4:
-            raise InvalidAnswer(f"An entry of a batch has {size} bytes; {end - start - 4} are left.")
+            raise InvalidAnswer(
+                f"A response of a bookie is damaged: an entry of a batch has {size} bytes, but only "
+                f"{end - start - 4} bytes follow."
+            )
         entries.append(body[start + 4 : start + 4 + size])
         start += 4 + size
     return entries
@@ -128,7 +131,9 @@ class AnswerReader:
 
     def _check_size(self, size: int) -> None:
         if not ANSWER_SIZE <= size <= self._max_frame_bytes:
-            raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
+            raise InvalidAnswer(
+                f"A response of a bookie has a frame of {size} bytes; the maximum is {self._max_frame_bytes}."
+            )
 
     def _keep(self, data: bytes, at: int) -> None:
         """Keep the incomplete frame at the end. Its size is checked as soon as it is known."""
@@ -147,10 +152,12 @@ def _decoded(body: bytes) -> Answer:
     word, code, ledger_id, entry_id = _ANSWER.unpack_from(body)
     operation = word >> _OPERATION_SHIFT & _OPERATION_MASK
     if word & _VERSION_MASK != _VERSION or operation not in {ADD, READ, BATCH_READ}:
-        raise InvalidAnswer(f"A frame with the header {word:#010x} is not an answer of version 2.")
+        raise InvalidAnswer(
+            f"A response of a bookie is not of protocol version 2: its frame has the header {word:#010x}."
+        )
     if operation != BATCH_READ:
         return Answer(operation, code, ledger_id, entry_id, -1, body[ANSWER_SIZE:])
     if len(body) < ANSWER_SIZE + 8:
-        raise InvalidAnswer("The answer to a batch read has no request id.")
+        raise InvalidAnswer("A response of a bookie to a batch read has no request id.")
     (request_id,) = _REQUEST_ID.unpack_from(body, ANSWER_SIZE)
     return Answer(operation, code, ledger_id, entry_id, request_id, body[ANSWER_SIZE + 8 :])

@@ -119,7 +119,9 @@ class FrameReader:
         while len(self._rest) >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._rest)
             if size > self._max_frame_bytes:
-                raise InvalidAnswer(f"A frame has {size} bytes; the maximum is {self._max_frame_bytes}.")
+                raise InvalidAnswer(
+                    f"A response of a bookie has a frame of {size} bytes; the maximum is {self._max_frame_bytes}."
+                )
             if len(self._rest) < 4 + size:
                 break
             bodies.append(bytes(self._rest[4 : 4 + size]))
@@ -133,9 +135,9 @@ def decode_response(body: bytes) -> Response:
     try:
         response.ParseFromString(body)
     except DecodeError as error:
-        raise InvalidAnswer(f"An answer of version 3 cannot be decoded: {error}") from error
+        raise InvalidAnswer(f"A response of a bookie in protocol version 3 cannot be decoded: {error}") from error
     if response.header.version != _VERSION or not response.header.HasField("txn_id"):
-        raise InvalidAnswer("An answer of version 3 has no valid header.")
+        raise InvalidAnswer("A response of a bookie in protocol version 3 has no valid header.")
     return response
 
 
@@ -156,12 +158,14 @@ def auth_payload(response: Response) -> bytes:
 def require_accepted(response: Response) -> None:
     """Check the response to any read. Raises WrongKey if the bookie does not accept the client."""
     if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
-        raise WrongKey("The bookie demands the authentication of its clients by a user or a certificate")
+        raise WrongKey("The bookie requires that its clients authenticate with a user or a certificate")
 
 
 def _require(response: Response, operation: Operation, failure: str) -> None:
     if response.header.operation != operation:
-        raise InvalidAnswer(f"An answer is for operation {response.header.operation} instead of {operation.name}.")
+        raise InvalidAnswer(
+            f"A bookie responded to operation {response.header.operation}, but the request was {operation.name}."
+        )
     if response.status:
         raise error_of(_SAME_CODES.get(response.status, response.status), failure)
 
@@ -172,7 +176,7 @@ def result_of(
     """Return the result of a request, or the error that the bookie returned. Raises InvalidAnswer."""
     if response.header.operation != operation:
         raise InvalidAnswer(
-            f"An answer of version 3 is for operation {response.header.operation} instead of {operation.name}."
+            f"A bookie responded to operation {response.header.operation}, but the request was {operation.name}."
         )
     parts: dict[Operation, LedgerResponse | ReadLacResponse | InfoResponse] = {
         Operation.WRITE_LAC: response.write_lac,
@@ -185,7 +189,7 @@ def result_of(
     if status:
         return error_of(_SAME_CODES.get(status, status), f"The bookie refused {operation.name}")
     if ledger_id is not None and getattr(part, "ledger_id", ledger_id) != ledger_id:
-        raise InvalidAnswer(f"A bookie answered for another ledger than {ledger_id}.")
+        raise InvalidAnswer(f"A bookie sent a response for another ledger than {ledger_id}.")
     if operation is Operation.INFO:
         return BookieSpace(response.info.total_disk_capacity, response.info.free_disk_space)
     if operation is Operation.READ_LAC:

@@ -92,7 +92,7 @@ def _ids_of_ledgers(value: bytes) -> list[int]:
         if tag == _LEDGER_INFO_TAG:
             size, at = varint.decode(value, at, end)
             if size > end - at:
-                raise ProtocolViolation("a field is longer than the document")
+                raise ProtocolViolation("the document is damaged: a field extends beyond the end of the document")
             found.append(_id(value, at, at + size))
             at += size
         else:
@@ -111,5 +111,7 @@ def _id(value: bytes, at: int, end: int) -> int:
         else:
             at = varint.skip_field(value, tag, at, end)
     if len(found) != 1:
-        raise ProtocolViolation(f"a ledger or a cursor has {len(found)} ids")
+        raise ProtocolViolation(
+            f"the document is damaged: a ledger or a cursor in it has {len(found)} ids instead of one"
+        )
     return found[0]

@@ -72,7 +72,9 @@ class JavaTransactionSnapshots:
             async with self._publishing:
                 await self._publish(name, encode_snapshot(topic, last), str(topic))
         except (BrokerError, ClientError, AccessRefused) as error:
-            raise StoreError(f"the snapshot of {topic} for Java brokers cannot be published: {error}") from error
+            raise StoreError(
+                f"the transaction snapshot of {topic}, which Java brokers read, cannot be published: {error}"
+            ) from error
 
     async def _publish(self, name: TopicName, value: bytes, key: str) -> None:
         if self.client is None:

@@ -39,7 +39,9 @@ def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
     names = {name.rpartition(".")[2] for name in interceptors}
     unknown = names - {"AppendIndexMetadataInterceptor", "AppendBrokerTimestampMetadataInterceptor"}
     if unknown:
-        raise ConfigError(f"brokerEntryMetadataInterceptors: unknown interceptor {', '.join(sorted(unknown))}")
+        raise ConfigError(
+            f"brokerEntryMetadataInterceptors contains an unknown interceptor: {', '.join(sorted(unknown))}"
+        )
     return AddedMetadata("AppendBrokerTimestampMetadataInterceptor" in names, "AppendIndexMetadataInterceptor" in names)
 
 

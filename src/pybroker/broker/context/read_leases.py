@@ -146,7 +146,7 @@ class ReadLeases:
             on_topic.add(lease.holder, 1)
         if not on_topic.may_take(holder, self._max_of_topic):
             why = on_topic.refusal(holder, self._max_of_topic, f"leases on {topic}", "maxReadLeasesPerTopic")
-            raise TooManyLeases(f"cannot grant a read lease: {why}")
+            raise TooManyLeases(f"the broker cannot grant a read lease: {why}")
         if self.shares.may_take(holder, self._max_in_all):
             return
         if now_ms >= self._swept_ms + SWEEP_EVERY_MS:
@@ -154,4 +154,4 @@ class ReadLeases:
             self.drop_ended(now_ms)
         if not self.shares.may_take(holder, self._max_in_all):
             why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
-            raise TooManyLeases(f"cannot grant a read lease on {topic}: {why}")
+            raise TooManyLeases(f"the broker cannot grant a read lease on {why}: {topic}")

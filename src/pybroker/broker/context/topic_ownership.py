@@ -56,7 +56,7 @@ class NotJoined:
     """Ownership of a broker that has not joined its cluster yet, so it serves no topic."""
 
     def require_served(self, topic: TopicName) -> None:
-        raise ServiceNotReady(f"topic {topic} is not served by this broker, which is starting; look it up again")
+        raise ServiceNotReady(f"the broker is starting and does not serve topic {topic} yet: look the topic up again")
 
     async def settled(self, topic: TopicName) -> None:
         return

@@ -242,8 +242,9 @@ class DelayedDelivery(Stage):
             await asyncio.sleep(0)
         if not self._changed.has_room(position):
             raise TooManyRequests(
-                f"The delivery times of {MAX_CHANGED_DELAYS} messages of the subscription are already changed, "
-                "the maximum: acknowledge some of them"
+                f"The delivery time cannot be changed: {MAX_CHANGED_DELAYS} messages of the subscription "
+                "already have a changed delivery time, which is the maximum. Acknowledge some of these "
+                "messages first"
             )
         self._changed.set(position, due_ms)
         self._has_changed = True

@@ -40,7 +40,8 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     if not cursor.ledger.read_limit.readable(position, 1):
         raise AdminError(
             409,
-            f"Message {position} is not deliverable yet: it, or a message before it, belongs to an open transaction",
+            f"Message {position} cannot be delivered yet, because this message or an earlier message belongs "
+            "to an open transaction",
         )
     require_unheld(subscription, position, -1 if batch_index is None else 1 << batch_index)
     if batch_index is None:
@@ -57,14 +58,15 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
     config = subscription.runtime.config
     if not config.acknowledgment_at_batch_index_level_enabled:
         raise AdminError(
-            412, "Single messages of a batch are acknowledged only with acknowledgmentAtBatchIndexLevelEnabled=true"
+            412,
+            ("A single message of a batch can be acknowledged only with acknowledgmentAtBatchIndexLevelEnabled=true"),
         )
     require_existing(subscription, position)
     run = await subscription.cursor.ledger.read_if_there(position, 1, 1)
     if run is None:
         raise AdminError(404, f"Message {position} was deleted by retention during the request")
     if not is_batch(run.payloads[0]):
-        raise AdminError(412, f"Message {position} is not a batch: leave out batchIndex")
+        raise AdminError(412, f"Message {position} is not a batch: omit batchIndex")
     message_count = min(run.message_counts[0], config.max_messages_in_batch)
     if not 0 <= batch_index < message_count:
         raise AdminError(
@@ -84,14 +86,15 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"The subscription is {subscription.type_name}: redelivering single messages would break its "
-            "order. Disconnect its consumer to redeliver all unacknowledged messages",
+            f"A single message cannot be redelivered on a subscription of type {subscription.type_name}, "
+            "because the order would change. Disconnect the consumer to redeliver all unacknowledged messages",
         )
     holder = None if individual is None else individual.pending.holder(position)
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"No consumer holds message {position}: the dispatcher delivers it in its normal order",
+            f"Message {position} cannot be redelivered, because it is not delivered to a consumer: the broker "
+            "delivers it in the usual order",
         )
     require_unheld(subscription, position, -1)
     subscription.redeliver(consumer_of(holder), individual.chunks_beside(holder, position), -1)
@@ -105,7 +108,9 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
-        raise AdminError(412, f"deliverAt is {due_ms}: expected milliseconds since 1970, at most {MAX_DUE_MS}")
+        raise AdminError(
+            412, f"deliverAt is {due_ms}: it must be a time in milliseconds since 1970, at most {MAX_DUE_MS}"
+        )
     await subscription.delayed.change(position, due_ms)
 
 
@@ -125,19 +130,23 @@ def _require_undelivered(subscription: Subscription, position: Position) -> None
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "No consumer has used the subscription since its topic was loaded: it is unknown whether it "
-            "delays messages. Connect a consumer first",
+            "It is unknown whether the subscription delays messages, because no consumer has connected since "
+            "its topic was loaded. Connect a consumer first",
         )
     if individual is None:
         raise AdminError(
-            412, f"The subscription is {subscription.type_name}: only Shared and Key_Shared delay messages"
+            412,
+            (
+                f"The subscription is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
+                "delay messages"
+            ),
         )
     if not subscription.delayed.is_enabled:
         raise AdminError(412, f"Delayed delivery is disabled for {subscription.topic.name}")
     holder = individual.pending.holder(position)
     if holder is not None:
         raise AdminError(
-            409, f"Message {position} is already delivered to consumer {holder.name}, which has not acknowledged it"
+            409, (f"Message {position} was already delivered to consumer {holder.name}, which has not acknowledged it")
         )
     require_unheld(subscription, position, -1)
 
@@ -157,7 +166,7 @@ def require_existing(subscription: Subscription, position: Position) -> None:
                 f"Message {position} was deleted by retention: the first message of the topic is {ledgers.first_position}",
             )
         raise AdminError(
-            404, f"There is no message {position}: the last message of the topic is {ledgers.last_position}"
+            404, f"Message {position} does not exist: the last message of the topic is {ledgers.last_position}"
         )
 
 

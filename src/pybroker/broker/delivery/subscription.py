@@ -356,7 +356,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def unacked_changed(self) -> None:
-        """Report the number of unacknowledged messages to the broker-wide limit."""
+        """Update the broker-wide count of unacknowledged messages, which limits delivery (`maxUnackedMessagesPerBroker`)."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None:
             for subscription in limit.report(self, self.unacked_messages):

@@ -241,7 +241,7 @@ class SubscriptionTransactions(Stage):
                 self._let_go(hold)
             await stored
         except StoreError as error:
-            raise error.answer(f"the end of transaction {txn} is not stored: ") from error
+            raise error.answer(f"the end of transaction {txn} cannot be stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
         """Redeliver the messages of an aborted transaction: the first slice immediately, later slices with yields to

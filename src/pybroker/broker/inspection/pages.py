@@ -57,9 +57,11 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained") from error
+        raise BadCursor(
+            f"The page cursor {text[:100]!r} is invalid: use the value of `next` in the previous page"
+        ) from error
     if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
-        raise BadCursor(f"{text[:100]!r} is not what `next` of the previous page contained")
+        raise BadCursor(f"The page cursor {text[:100]!r} is invalid: use the value of `next` in the previous page")
     return found[1:]
 
 

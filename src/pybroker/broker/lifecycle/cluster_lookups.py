@@ -73,7 +73,7 @@ class ClusterLookups:
 
     async def _owner(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
         if self._presence.is_closing:
-            raise ServiceNotReady("the broker is stopping; look the topic up at another one")
+            raise ServiceNotReady("the broker is stopping: repeat the lookup at another broker")
         return await self._ownership.owner_of(topic, listener_name, is_authoritative=is_authoritative)
 
     async def _other_owner(

@@ -32,5 +32,5 @@ async def on_open_topic(
         except TopicFenced as fenced:
             if runtime.clock.monotonic_ms() >= ends_ms:
                 raise TooManyRequests(
-                    f"topic {topic.name} was closed during each attempt to open it, try again"
+                    f"topic {topic.name} was closed during each attempt to open it: try again"
                 ) from fenced

@@ -109,7 +109,7 @@ class OtherBrokers:
             raise AdminError(error.status, error.reason or str(error)) from error
         except (ClientError, AccessRefused, OSError, http.client.HTTPException) as error:
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            raise ServiceNotReady(f"broker {base_url} did not answer: {reason}; try again") from error
+            raise ServiceNotReady(f"broker {base_url} did not respond: {reason}; try again") from error
         finally:
             if client is not None:
                 client.close()

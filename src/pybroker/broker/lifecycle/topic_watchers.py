@@ -94,12 +94,14 @@ class TopicWatchers(TopicListener):
                 selected = await select_topics(watched.pattern, names)
                 if self._watched_names() + len(selected) > MAX_WATCHED_NAMES:
                     raise NotAllowedError(
-                        f"more than {MAX_WATCHED_NAMES} topics would be watched: request the list of topics instead"
+                        f"The watcher would watch more than {MAX_WATCHED_NAMES} topics, which is the maximum: "
+                        "request the list of topics instead"
                     )
                 needed_bytes = NAME_BYTES * len(selected) + sum(map(len, selected))
                 if needed_bytes > self._memory.lists.room():
                     raise NotAllowedError(
-                        "not enough memory to watch this many topics (brokerMemoryLimitMB): request the list of topics instead"
+                        "The broker has not enough memory to watch this many topics (brokerMemoryLimitMB): "
+                        "request the list of topics instead"
                     )
                 watched.load(selected)
                 self._count(watched)

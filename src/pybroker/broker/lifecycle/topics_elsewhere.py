@@ -83,7 +83,7 @@ class OwnersTopics:
             return None
         url = owner.urls.http_url or owner.urls.http_url_tls
         if not url:
-            raise ServiceNotReady(f"the owner of topic {topic} has no HTTP address")
+            raise ServiceNotReady(f"the broker that owns topic {topic} has no HTTP address")
         return url
 
 

@@ -89,7 +89,7 @@ def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> Pol
     try:
         event = schemaless_reader(data, _schema(), None)
         if not isinstance(event, dict) or event["eventType"] != "TOPIC_POLICY" or data.read(1):
-            raise InvalidEvent("the message is not an event about the policies of a topic")
+            raise InvalidEvent("the message does not contain a change of topic policies")
         about = event["topicPoliciesEvent"]
         name = f"{about['domain']}://{about['tenant']}/{about['namespace']}/{about['topic']}"
         document = about["policies"] or {}
@@ -109,9 +109,9 @@ def _topic(namespace: NamespaceName, name: str) -> TopicName:
     try:
         topic = TopicName.parse(name)
     except InvalidTopicName as error:
-        raise InvalidEvent(f"{name[:200]!r} is not the name of a topic") from error
+        raise InvalidEvent(f"the message is for {name[:200]!r}, which is not the name of a topic") from error
     if topic.namespace != namespace or topic.domain not in DOMAINS:
-        raise InvalidEvent(f"{name[:200]!r} is not a topic of {namespace}")
+        raise InvalidEvent(f"the message is for {name[:200]!r}, which is not a topic of {namespace}")
     return topic
 
 

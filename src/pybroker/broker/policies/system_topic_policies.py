@@ -165,8 +165,9 @@ class SystemTopicPolicies(TopicPoliciesStore):
             await namespace.publish(event_key(topic, is_global=is_global), value, is_global=is_global)
         except TimeoutError:
             raise StoreError(
-                f"the change of the policies of {topic} is not read back from {namespace.topic} within "
-                f"{READ_BACK_TIMEOUT_S:g} s. It may take effect later: read the policies before you repeat it"
+                f"It is unknown whether the policies of {topic} were changed: the change could not be read "
+                f"from {namespace.topic} within {READ_BACK_TIMEOUT_S:g} s. The change may take effect later: "
+                "read the policies before you repeat the request"
             ) from None
         except _FAILURES as error:
             raise StoreError(f"the policies of {topic} cannot be written to {namespace.topic}: {error}") from error

@@ -118,7 +118,9 @@ class NonPersistentTopic(TopicBase):
         if present is None:
             consumer_admission.require_room_for_subscription(self.shared, len(self.subscriptions))
         elif present is not subscription:
-            raise ServiceNotReady(f"subscription {subscription.name} was recreated during the request, try again")
+            raise ServiceNotReady(
+                f"subscription {subscription.name} was deleted and created again during the request: try again"
+            )
         super().attach(subscription, consumer, kind)
         subscription.is_closed = False
         self.subscriptions[subscription.name] = subscription

@@ -90,8 +90,8 @@ class SubscriptionRegistry:
             reason = f"it is {self._locks.purpose(name) or 'in use'}, {self._locks.waiting(name)} more wait"
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
-                f"subscription {name} was locked by another request for too long: {reason} "
-                "(subscriptionTurnTimeoutSeconds), try again"
+                f"the request waited too long for another request for subscription {name}: {reason} "
+                "(subscriptionTurnTimeoutSeconds); try again"
             ) from None
 
     async def ended(self) -> None:

@@ -36,7 +36,7 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
         return version_to_bytes(await _register(topic, schema))
     if topic.policies.schema_validation_enforced and (await topic.broker_context.schemas.history(topic.name)).latest:
         raise IncompatibleSchema(
-            f"topic {topic.name} has a schema, and producers without one are refused (schemaValidationEnforced)"
+            f"the producer has no schema, but topic {topic.name} requires one (schemaValidationEnforced)"
         )
     return b""
 
@@ -56,8 +56,8 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(
-            f"this {schema.type.name} schema is not a version of topic {topic.name}, and clients may not add versions"
-            " (isAllowAutoUpdateSchema)"
+            f"this {schema.type.name} schema cannot be used: topic {topic.name} has no version with it, and "
+            "clients may not add versions (isAllowAutoUpdateSchema)"
         )
     return version
 

@@ -274,7 +274,7 @@ class TopicTransactions(CursorOwner):
         buffer = self.buffer
         if buffer is None:
             raise PersistenceError(
-                f"the end of transaction {txn} cannot be stored: the cursor of the topic is missing, try again"
+                f"the end of transaction {txn} cannot be stored, because the cursor of the topic is missing: try again"
             )
         await self._end(buffer, txn, action)
         for late in buffer.raise_low_water_mark(txn.most, low_water_mark):

@@ -143,7 +143,8 @@ class TransactionBuffer:
             raise NotAllowedError(f"Transaction {txn} has been ended. Please use a new transaction to send message.")
         if 0 < self.max_open <= len(self.open) + len(self._in_flight) and not self.is_known(txn) and self._is_full():
             raise TooManyRequests(
-                f"{self.max_open} transactions are open on the topic: end some (maxOpenTransactionsPerTopic), or try again later"
+                f"the topic has {self.max_open} open transactions, which is the maximum "
+                "(maxOpenTransactionsPerTopic): end some of them, or try again later"
             )
 
     def _is_full(self) -> bool:
@@ -300,8 +301,8 @@ class TransactionBuffer:
             version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:
                 raise StoreError(
-                    f"a snapshot of transactions has format version {version}, this broker reads up to {FORMAT_VERSION}: "
-                    "start the newer version that wrote it"
+                    f"the stored transaction snapshot has format version {version}, but this broker reads only "
+                    f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
                 )
             found = _SNAPSHOTS.decode(record)
             buffer = TransactionBuffer(max_open)
@@ -316,7 +317,7 @@ class TransactionBuffer:
                 transaction.entry_count = sum(map(len, transaction.entries.values()))
                 buffer.open[TxnId(each.most, each.least)] = transaction
         except (msgspec.MsgspecError, ValueError, TypeError, IndexError) as error:
-            raise StoreError(f"a snapshot of transactions of {len(record)} bytes is damaged: {error}") from error
+            raise StoreError(f"the stored transaction snapshot of {len(record)} bytes is damaged: {error}") from error
         return buffer
 
     def check_invariants(self) -> None:

@@ -51,7 +51,10 @@ def json_body(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise WrongUsage("the value is not JSON. Put a text into its own quotation marks: '\"text\"'") from None
+        raise WrongUsage(
+            "the value is not JSON. Put a text in double quotation marks and the whole argument in single ones: "
+            "'\"text\"'"
+        ) from None
 
 
 def _write(options: argparse.Namespace, body: bytes) -> None:

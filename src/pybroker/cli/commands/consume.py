@@ -135,15 +135,16 @@ def _check(options: argparse.Namespace) -> None:
             raise WrongUsage("--type, --name, --no-ack and --batch-index-ack need a subscription: add --subscription")
     else:
         if options.until_end:
-            raise WrongUsage("--until-end works only without --subscription: use --wait instead")
+            raise WrongUsage("--until-end works only without --subscription: use --wait with a subscription")
         if options.start is not None and not options.start.word:
             raise WrongUsage(
-                "--from: a new subscription begins at earliest or latest; an id or a time works only without --subscription"
+                "--from: the value of a new subscription must be earliest or latest; a message id or a time "
+                "works only without --subscription"
             )
     if options.values and options.json:
-        raise WrongUsage("--values and --json exclude each other: give one of them")
+        raise WrongUsage("--values and --json exclude each other: remove one of them")
     if (options.null or options.no_newline) and not options.values:
-        raise WrongUsage("--null and --no-newline need --values")
+        raise WrongUsage("--null and --no-newline work only with --values: add --values")
 
 
 def _end_of_value(options: argparse.Namespace) -> bytes | None:

@@ -167,7 +167,9 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
         raise WrongUsage("--key, --id and --consumer need a subscription: pybroker explain TOPIC SUBSCRIPTION ...")
     if options.producer is not None:
         if options.subscription is not None:
-            raise WrongUsage("--producer selects a producer of the topic: omit the subscription")
+            raise WrongUsage(
+                "--producer selects a producer of the topic, so no subscription can be given: remove the subscription"
+            )
         return {"producer": options.producer}
     return query
 
@@ -192,7 +194,7 @@ def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) ->
     names = rest.partitions(name)
     if given is not None and len(names) > 1:
         raise WrongUsage(
-            f"{name} has {len(names)} partitions with separate ids: use {name}-partition-N, "
+            f"topic {name} has {len(names)} partitions, and each has its own message ids: use {name}-partition-N, "
             "or write the id as LEDGER:ENTRY:PARTITION:INDEX"
         )
     return names

@@ -111,7 +111,7 @@ def _message(given: GivenId, verb: str) -> str:
 
 def _require_entries(ids: Sequence[GivenId]) -> None:
     if any(given.batch_index >= 0 for given in ids):
-        raise WrongUsage("a batch is delivered as a whole: give LEDGER:ENTRY without the batch index")
+        raise WrongUsage("the command works only on whole batches: give LEDGER:ENTRY without the batch index")
 
 
 def _for_each_id(
@@ -148,10 +148,12 @@ def _report(output: Output, outcomes: Sequence[tuple[str, str | None]], done: st
 
 def run_disconnect(options: argparse.Namespace) -> int:
     if options.consumer is not None and options.subscription is None:
-        raise WrongUsage("--consumer needs its subscription: pybroker disconnect TOPIC SUBSCRIPTION --consumer NAME")
+        raise WrongUsage(
+            "--consumer needs the subscription of the consumer: pybroker disconnect TOPIC SUBSCRIPTION --consumer NAME"
+        )
     if options.producer is not None and (options.subscription is not None or options.consumer_id is not None):
         raise WrongUsage(
-            "--producer takes no subscription and no consumer id: pybroker disconnect TOPIC --producer NAME"
+            "--producer cannot be used with a subscription or a consumer id: pybroker disconnect TOPIC --producer NAME"
         )
     output = output_of(options)
     kind = "consumer" if options.producer is None else "producer"

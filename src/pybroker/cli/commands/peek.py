@@ -85,7 +85,7 @@ def messages_of(answer: Answer, name: TopicName) -> list[Message]:
         metadata = _metadata(said)
     except (KeyError, ValueError) as error:
         raise CommandFailed(
-            f"{name}: the answer has no message id or publish time. Check that --url is the HTTP address of a broker."
+            f"{name}: the response has no message id or publish time. Check that --url is the HTTP address of a broker."
         ) from error
     received = ReceivedEntry(0, ledger_id, entry_id, 0, b"")
     if said.get("is-encrypted") == "true":

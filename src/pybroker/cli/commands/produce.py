@@ -137,12 +137,13 @@ def _check(options: argparse.Namespace) -> None:
         raise WrongUsage("--key-separator needs at least one character")
     if not takes_lines and (options.null or options.json_lines or options.key_separator):
         raise WrongUsage(
-            "--null, --json-lines and --key-separator apply to lines: add --lines FILE, or --lines - for standard input"
+            "--null, --json-lines and --key-separator work only when each line is a message: add --lines "
+            "FILE, or --lines - for standard input"
         )
     if options.json_lines and (options.key_separator or options.key is not None):
-        raise WrongUsage("with --json-lines the lines contain the keys: leave out --key and --key-separator")
+        raise WrongUsage("with --json-lines, each line contains its own key: remove --key and --key-separator")
     if options.key is not None and options.key_separator:
-        raise WrongUsage("--key and --key-separator exclude each other: give one of them")
+        raise WrongUsage("--key and --key-separator exclude each other: remove one of them")
 
 
 async def _send_all(
@@ -197,7 +198,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
         try:
             message = outgoing(line)
         except NotAMessage as error:
-            raise CommandFailed(f"line {number} is not a message: {error}") from None
+            raise CommandFailed(f"line {number} of the input is not a valid message: {error}") from None
         return message._replace(
             properties={**template.properties, **message.properties},
             event_time_ms=message.event_time_ms or template.event_time_ms,
@@ -206,12 +207,14 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
     if options.key_separator:
         key, separator, value = line.partition(os.fsencode(options.key_separator))
         if not separator:
-            raise CommandFailed(f"line {number} has no {options.key_separator!r} between key and value")
+            raise CommandFailed(
+                f"line {number} of the input has no separator {options.key_separator!r} between key and value"
+            )
         try:
             return template._replace(key=key.decode(), value=value)
         except UnicodeDecodeError:
             raise CommandFailed(
-                f"line {number}: the key is not UTF-8. Use --json-lines with keyBase64 for binary keys."
+                f"the key in line {number} of the input is not UTF-8. Use --json-lines with keyBase64 for binary keys."
             ) from None
     return template._replace(value=line)
 
@@ -237,7 +240,9 @@ class LineCutter:
         self._parts.append(left)
         self._size_bytes += len(left)
         if self._size_bytes > MAX_LINE_BYTES:
-            raise CommandFailed(f"a line has more than {MAX_LINE_BYTES} bytes: send such a message with --file")
+            raise CommandFailed(
+                f"a line of the input has more than {MAX_LINE_BYTES} bytes: send this message with --file"
+            )
         return whole
 
 
@@ -257,7 +262,7 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
         if cutter.rest:
             yield cutter.rest
     except OSError as error:
-        raise CommandFailed(f"cannot read the lines: {error.strerror}") from error
+        raise CommandFailed(f"the input lines cannot be read: {error.strerror}") from error
     finally:
         if path is not None and str(path) != "-":
             os.close(descriptor)

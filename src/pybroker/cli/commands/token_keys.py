@@ -62,24 +62,25 @@ def signed(
 
     signing, algorithm = _secret(key, algorithm) if is_secret else _private(key, algorithm)
     if {"alg", "b64"} & set(headers):
-        raise KeyRefused("--headers: alg and b64 cannot be set, because the signature determines them. Leave them out.")
+        raise KeyRefused("--headers: alg and b64 cannot be set, because the signature determines them. Remove them.")
     try:
         # Like Pulsar's tool, omit `typ`.
         return jwt.encode(dict(claims), signing, algorithm, headers={"typ": None, **headers})
     except jwt.PyJWTError:
         raise KeyRefused(
-            f"the key cannot sign with {algorithm}. Choose another key or --signature-algorithm."
+            f"the key cannot sign with {algorithm}: use another key or another --signature-algorithm"
         ) from None
 
 
 def _secret(content: bytes, algorithm: str | None) -> tuple[bytes, str]:
     algorithm = algorithm or HMAC[0]
     if algorithm not in HMAC:
-        raise KeyRefused(f"{algorithm} needs --private-key; a secret key signs with {', '.join(HMAC)}")
+        raise KeyRefused(f"{algorithm} needs --private-key, because a secret key can sign only with {', '.join(HMAC)}")
     shortest = dict(HMAC_ALGORITHMS)[algorithm]
     if len(content) < shortest:
         raise KeyRefused(
-            f"the secret has {len(content)} bytes, and {algorithm} needs {shortest}: create one with `tokens create-secret-key`"
+            f"the secret key has {len(content)} bytes, but {algorithm} needs at least {shortest} bytes: create "
+            "a key with `tokens create-secret-key`"
         )
     return content, algorithm
 
@@ -110,14 +111,14 @@ def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the unverified header and claims. The text of a ValueError contains no part of the token."""
     pieces = token.split(b".")
     if len(pieces) != 3:
-        raise ValueError("it does not consist of three parts separated by dots")
+        raise ValueError("the token does not consist of three parts separated by dots")
     documents: list[dict[str, Any]] = []
     for piece in pieces[:2]:
         try:
             document = json.loads(base64.urlsafe_b64decode(piece + b"=" * (-len(piece) % 4)))
         except (ValueError, RecursionError):
-            raise ValueError("its parts are not JSON in Base64") from None
+            raise ValueError("the parts of the token are not JSON in Base64") from None
         if not isinstance(document, dict):
-            raise ValueError("its parts are not JSON objects")
+            raise ValueError("the parts of the token are not JSON objects")
         documents.append(document)
     return documents[0], documents[1]

@@ -229,7 +229,8 @@ def _location(option: str, text: str) -> bytes:
         return _read(option, value)
     if text.startswith("data:") or not (text.startswith("file:") or _exists(text)):
         raise WrongUsage(
-            f"{option}: no such file. A key on the command line would stay in the shell's history: give {_LOCATION}."
+            f"{option}: the file does not exist. Do not give a key itself on the command line, because it "
+            f"would stay in the history of the shell: give {_LOCATION}."
         )
     return _read(option, text)
 
@@ -259,7 +260,7 @@ def _token(options: argparse.Namespace) -> bytes:
     """Read the token from the file, standard input, or PULSAR_TOKEN if standard input is a terminal."""
     if options.refused:
         raise WrongUsage(
-            "a token on the command line would stay in the shell's history: use --token-file or standard input"
+            "a token on the command line would stay in the history of the shell: use --token-file or standard input"
         )
     try:
         if options.token_file is not None:
@@ -270,7 +271,7 @@ def _token(options: argparse.Namespace) -> bytes:
         else:
             token = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 1)
     except OSError as error:
-        raise CommandFailed(f"cannot read the token: {error.strerror}. Check --token-file.") from None
+        raise CommandFailed(f"the token cannot be read: {error.strerror}. Check --token-file.") from None
     return bytes(token.strip().removeprefix(b"token:"))
 
 
@@ -285,7 +286,8 @@ def _write(path: Path | None, content: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise CommandFailed(
-            f"{path} already exists, and replacing a key would lose it. Remove the file first, or give another name."
+            f"{path} already exists, and the command does not replace a key. Remove the file first, or give "
+            "another name."
         ) from None
     except OSError as error:
         raise CommandFailed(f"cannot write {path}: {error.strerror}") from None

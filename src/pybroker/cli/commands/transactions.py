@@ -44,7 +44,7 @@ def transaction_id(text: str) -> GivenTransaction:
     """Parse `0:17`, or `(0,17)` as brokers write it."""
     match = _ID.fullmatch(text.strip())
     if match is None or max(map(int, match.groups())) > MAX_NUMBER:
-        raise ArgumentTypeError("not a transaction id: expected COORDINATOR:NUMBER, such as 0:17")
+        raise ArgumentTypeError("the value is not a transaction id: use the form COORDINATOR:NUMBER, such as 0:17")
     return GivenTransaction(int(match.group(1)), int(match.group(2)))
 
 

@@ -117,7 +117,7 @@ class Consumer(ConnectionUser):
                 await self._arrived.wait()
         except TimeoutError:
             raise RequestTimedOut(
-                f"{self.topic} did not send an entry within {timeout_s:g} s: the broker is slow or cannot be reached"
+                f"No entry of {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
             ) from None
 
     def _flow(self, permits: int) -> None:

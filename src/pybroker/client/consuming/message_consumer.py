@@ -66,7 +66,9 @@ class MessageConsumer(Receiver, ClientPart):
                 async with asyncio.timeout(timeout_s):
                     await self._arrival()
             except TimeoutError:
-                raise RequestTimedOut(f"no message for {self.subscription} within {timeout_s:g} s") from None
+                raise RequestTimedOut(
+                    f"no message of subscription {self.subscription} arrived within {timeout_s:g} s"
+                ) from None
         consumer, item = self._queue.popleft()
         consumer.taken(item)
         if isinstance(item, DamagedPayload):
@@ -81,7 +83,7 @@ class MessageConsumer(Receiver, ClientPart):
             if failure is not None:
                 raise failure
             if all(each.is_at_end for each in self._partitions.values()):
-                raise EndOfTopic(f"{self.subscription} has reached the end: the topic is terminated")
+                raise EndOfTopic(f"{self.subscription} has no more messages, because the topic is terminated")
             self._changed.clear()
             await self._changed.wait()
 
@@ -138,7 +140,10 @@ class MessageConsumer(Receiver, ClientPart):
     def _partition_of(self, message: Message) -> PartitionConsumer:
         partition = self._partitions.get(message.topic)
         if partition is None:
-            raise ClientError(f"a message of {message.topic} does not belong to this consumer of {self.subscription}")
+            raise ClientError(
+                f"the message cannot be acknowledged here: it is of topic {message.topic}, and this consumer of "
+                f"{self.subscription} does not read that topic"
+            )
         return partition
 
     def redeliver_all(self) -> None:
@@ -152,7 +157,7 @@ class MessageConsumer(Receiver, ClientPart):
         partitions.
         """
         if (message_id is None) == (publish_time_ms is None):
-            raise ClientError("seek to a message or to a time")
+            raise ClientError("seek needs either a message id or a time")
         _require_one(len(self._partitions), message_id)
         for each in self._partitions.values():
             await each.seek(message_id, publish_time_ms)
@@ -209,7 +214,8 @@ class MessageConsumer(Receiver, ClientPart):
 def _require_one(partitions: int, message_id: MessageId | None) -> None:
     if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
         raise ClientError(
-            f"message {message_id} belongs to one partition, and the topic has {partitions}: give the partition as the topic"
+            f"the message id {message_id} belongs to one partition, but the topic has {partitions} partitions: "
+            "give the partition as the topic"
         )
 
 

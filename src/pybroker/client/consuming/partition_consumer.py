@@ -64,7 +64,8 @@ class Receiving:
     def __post_init__(self) -> None:
         if self.queue_messages < 1:
             raise ValueError(
-                f"queue_messages={self.queue_messages}: must be at least 1, or no message would be received"
+                f"queue_messages is {self.queue_messages}: it must be at least 1, because the client could not "
+                "receive a message otherwise"
             )
 
 
@@ -314,7 +315,10 @@ class PartitionConsumer(ConnectionUser):
         connection = self._connection
         if connection is None:
             if wants_receipt or transaction is not None:
-                raise ConnectionLost(f"{self.topic}: not connected; unacknowledged messages will be delivered again")
+                raise ConnectionLost(
+                    f"the acknowledgement for {self.topic} was not sent, because the consumer is not connected; "
+                    "the broker will deliver unacknowledged messages again"
+                )
             return
         ack.consumer_id = self._consumer_id
         if wants_receipt or transaction is not None:

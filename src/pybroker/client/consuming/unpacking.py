@@ -53,7 +53,7 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"a chunked message of {total_bytes} bytes")
+            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, which is over the limit")
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
@@ -91,7 +91,7 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
         metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
         if metadata.encryption_keys:
-            raise EncryptedMessage(f"{topic} {at}: the message is encrypted, and this client has no keys")
+            raise EncryptedMessage(f"the message {at} of {topic} is encrypted, and this client has no private key")
         if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
             return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
         opened = _opened(metadata, payload)
@@ -99,7 +99,7 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
             return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
         return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
-        raise DamagedPayload(f"{topic}: an entry is not a message: {error}") from error
+        raise DamagedPayload(f"an entry of {topic} does not contain a valid message: {error}") from error
 
 
 def _unpack_chunk(
@@ -122,7 +122,9 @@ def _unpack_chunk(
 def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     if size_bytes > MAX_MESSAGE_BYTES:
-        raise DamagedPayload(f"the payload has {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}")
+        raise DamagedPayload(
+            f"the payload has {size_bytes} bytes after decompression; the limit is {MAX_MESSAGE_BYTES}"
+        )
     return decompress(metadata.compression, payload, size_bytes)
 
 
@@ -176,7 +178,7 @@ def unpack_batch(
 ) -> Unpacked:
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
-        raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")
+        raise DamagedPayload(f"a batch of {topic} is damaged: it claims {count} messages in {len(payload)} bytes")
     messages: list[Message] = []
     ledger_id, entry_id, redelivery_count, ack_set = (
         entry.ledger_id,
@@ -205,7 +207,7 @@ def unpack_batch(
                 )
             )
     except DamagedPayload as error:
-        raise DamagedPayload(f"{topic}: a batch ends before its last message") from error
+        raise DamagedPayload(f"a batch of {topic} is damaged: it ends within its last message") from error
     return Unpacked(messages, count)
 
 

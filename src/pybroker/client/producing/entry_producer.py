@@ -158,7 +158,8 @@ class Producer(ConnectionUser, ClientPart):
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(
-                f"an entry of {len(data)} bytes is over the broker's maximum of {self.max_message_bytes} (maxMessageSize)"
+                f"the entry of {len(data)} bytes was not sent: the maximum of the broker is "
+                f"{self.max_message_bytes} bytes (maxMessageSize)"
             )
         while not self._pending.has_room(len(data)) and self._failure is None:
             await self._wait()

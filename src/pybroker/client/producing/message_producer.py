@@ -105,7 +105,8 @@ class PartitionPublisher:
         """Queue the message once capacity is available."""
         if message.sequence_id is not None and self._settings.batch_by_key:
             raise NotSent(
-                "custom sequence ids and batching by key exclude each other, because key batches are not sent in order"
+                "the message was not sent: custom sequence ids cannot be used with batching by key, because "
+                "such batches are not sent in the order of the messages"
             )
         if transaction is not None:
             await transaction.topic_takes_part(str(self.producer.topic))
@@ -247,7 +248,10 @@ class PartitionPublisher:
     def _sequence_id(self, message: OutgoingMessage) -> int:
         given = message.sequence_id
         if given is not None and given < self._next_sequence_id:
-            raise NotSent(f"sequence id {given} after {self._next_sequence_id - 1}: sequence ids must increase")
+            raise NotSent(
+                f"the message was not sent: its sequence id {given} is not larger than the previous sequence id "
+                f"{self._next_sequence_id - 1}"
+            )
         found = self._next_sequence_id if given is None else given
         self._next_sequence_id = found + 1
         return found

@@ -65,7 +65,9 @@ class PendingSends:
         if entry is None or sequence_id < entry.sequence_id:
             return None
         if sequence_id != entry.sequence_id:
-            raise ValueError(f"a receipt for {sequence_id} while {entry.sequence_id} is the next to be answered")
+            raise ValueError(
+                f"the broker sent a receipt for sequence id {sequence_id} while {entry.sequence_id} is the next"
+            )
         self._entries.popleft()
         self.size_bytes -= len(entry.data)
         return entry

@@ -185,19 +185,23 @@ class ClusterMembership:
         registrations = self._registered.registrations
         if is_heartbeat_namespace(namespace):
             if local_name not in registrations:
-                raise ServiceNotReady(f"broker {local_name}, which alone serves bundle {bundle}, is not registered")
+                raise ServiceNotReady(
+                    f"bundle {bundle} cannot be assigned: only broker {local_name} may serve it, and this broker "
+                    "is not registered"
+                )
             return registrations[local_name].broker
         chosen = self.assignment.choose(
             bundle, self._placement.placement(), choice_settings(self._config), self._runtime.clock.monotonic_ms()
         )
         if chosen is None and not registrations:
             raise ServiceNotReady(
-                f"no broker is registered that may serve bundle {bundle}; this broker registers again"
+                f"bundle {bundle} cannot be assigned: no broker that may serve it is registered. This broker "
+                "registers again; try again"
             )
         if chosen is None:
             raise ServiceNotReady(
-                f"no registered broker may serve bundle {bundle}: the isolation policies of cluster"
-                f" {self._config.cluster_name} exclude all of {', '.join(sorted(registrations))}"
+                f"bundle {bundle} cannot be assigned: the isolation policies of cluster "
+                f"{self._config.cluster_name} exclude all registered brokers ({', '.join(sorted(registrations))})"
             )
         return registrations[chosen].broker
 
@@ -326,7 +330,9 @@ class ClusterMembership:
         session = self._sessions
         version = await self._store.put_for_session(path, value)
         if session != self._sessions:
-            raise MetadataUnavailable(f"the session ended while {path} was created")
+            raise MetadataUnavailable(
+                f"{path} could not be created, because the session with the metadata store ended during the request"
+            )
         return version
 
     def _session_changed(self, event: SessionEvent) -> None:

@@ -236,7 +236,10 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the same as `owner_of`, for a bundle."""
+        """Return the owner of `bundle`, or the broker to ask. Without an owner, this broker may acquire the bundle.
+
+        Raises MetadataError, ServiceNotReady, StoreError.
+        """
         for _ in range(ATTEMPTS):
             found = await self.present_owner(bundle, listener_name, is_authoritative=is_authoritative)
             if found is not None:
@@ -479,7 +482,7 @@ class BundleOwnership:
         store_boundaries: Callable[[], Awaitable[None]],
     ) -> None:
         if not self.serves(bundle):
-            raise ServiceNotReady(f"Namespace bundle {bundle} is not served by this broker any more; try again")
+            raise ServiceNotReady(f"Namespace bundle {bundle} is no longer served by this broker: try again")
         made: list[NamespaceBundle] = []
         try:
             for part in parts:

@@ -76,7 +76,10 @@ def decoded_document(path: str, value: bytes) -> OwnerDocument:
 
 
 def urls_of_document(document: OwnerDocument, listener_name: str | None) -> LookupResult:
-    """Return the owner's addresses. As in Pulsar, a listener has no HTTP addresses of its own. Raises MetadataError."""
+    """Return the owner's addresses: its general addresses, or the binary addresses of the listener.
+
+    As in Pulsar, a listener has no HTTP addresses of its own. Raises MetadataError if the owner has no such listener.
+    """
     native, native_tls = document.native_url, document.native_url_tls
     if listener_name:
         found = (document.advertised_listeners or {}).get(listener_name)
@@ -87,7 +90,10 @@ def urls_of_document(document: OwnerDocument, listener_name: str | None) -> Look
 
 
 def urls_of_broker(broker: RegisteredBroker, listener_name: str | None) -> LookupResult:
-    """Return the addresses of a registered broker, like `urls_of_document`. Raises MetadataError."""
+    """Return the addresses of a registered broker: its general addresses, or the addresses of the listener.
+
+    Raises MetadataError if the broker has no such listener.
+    """
     if not listener_name:
         return broker.addresses
     listener = broker.advertised_listeners.get(listener_name)

@@ -111,7 +111,9 @@ class AvroResolution:
     def resolve(self, writer: AvroType, reader: AvroType) -> Reader:
         self._count += 1
         if self._count > MAX_TYPES:
-            raise UnreadableSchema(f"the writer's and the reader's schema have more than {MAX_TYPES} pairs of types")
+            raise UnreadableSchema(
+                f"the schemas of the writer and of the reader have more than {MAX_TYPES} pairs of types"
+            )
         if writer.kind == "union":
             shape = self.shape(writer)
             assert isinstance(shape, UnionShape)
@@ -173,9 +175,9 @@ class AvroResolution:
         if known is not None:
             return known
         if id(writer) in self._open:
-            raise UnreadableSchema(f"the writer's {writer} contains itself")
+            raise UnreadableSchema(f"the schema of the writer is not supported, because {writer} contains itself")
         if len(self._open) >= MAX_DEPTH:
-            raise UnreadableSchema(f"the writer's schema is nested deeper than {MAX_DEPTH} levels")
+            raise UnreadableSchema(f"the schema of the writer is nested deeper than {MAX_DEPTH} levels")
         self._open.add(id(writer))
         made = self._make_shape(writer)
         self._open.discard(id(writer))

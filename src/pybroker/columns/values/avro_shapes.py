@@ -59,12 +59,12 @@ class FixedShape(Shape):
             return
         short = lanes.ends - lanes.places < self.width
         if short.any():
-            lanes.fail(short, "it ends within a value")
+            lanes.fail(short, "the payload ends within a value")
         lanes.places = lanes.places + np.where(short, 0, self.width)
 
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         if end - place < self.width:
-            raise BadBytes("it ends within a value")
+            raise BadBytes("the payload ends within a value")
         return place + self.width
 
 
@@ -92,7 +92,7 @@ class BytesShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         length, place = read_one_long(data, place, end)
         if not 0 <= length <= end - place:
-            raise BadBytes("a string or bytes value claims more bytes than are left")
+            raise BadBytes("a string or bytes value claims more bytes than the payload has left")
         return place + length
 
 
@@ -127,7 +127,7 @@ class UnionShape(Shape):
         branch = lanes.read_long()
         wrong = (branch < 0) | (branch >= len(self.branches))
         if wrong.any():
-            lanes.fail(wrong, "its branch index is not in the union")
+            lanes.fail(wrong, "the branch index of a union value does not exist in the union")
             branch[wrong] = -1
         return branch
 
@@ -144,7 +144,7 @@ class UnionShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         branch, place = read_one_long(data, place, end)
         if not 0 <= branch < len(self.branches):
-            raise BadBytes("its branch index is not in the union")
+            raise BadBytes("the branch index of a union value does not exist in the union")
         return self.branches[branch].skip_one(data, place, end)
 
 
@@ -192,7 +192,7 @@ class ListShape(Shape):
             # Fails a list that reaches the end of its payload without the final 0.
             unended = (counts > 0) & (part.places >= part.ends)
             if unended.any():
-                part.fail(unended, "it ends within a value")
+                part.fail(unended, "the payload ends within a value")
         return self._in_order(lanes, found)
 
     def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
@@ -211,7 +211,7 @@ class ListShape(Shape):
                 counts[wrong] = 0
         wrong_claims = counts > self._most_items(lanes.ends - lanes.places, already)
         if wrong_claims.any():
-            lanes.fail(wrong_claims, "a list claims more items than fit into the remaining bytes")
+            lanes.fail(wrong_claims, "a list claims more items than the rest of the payload can contain")
             counts[wrong_claims] = 0
         return counts
 
@@ -282,7 +282,7 @@ class ListShape(Shape):
                 if size < 0:
                     raise BadBytes("a list claims a negative size")
             if count > self._most_items(end - place, total):
-                raise BadBytes("a list claims more items than fit into the remaining bytes")
+                raise BadBytes("a list claims more items than the rest of the payload can contain")
             total += count
             place = self._walk_items(data, place, end, count, bounds)
 
@@ -330,7 +330,7 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
     region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
     last = np.nonzero(region < 0x80)[0][:count]
     if len(last) < count:
-        raise BadBytes("it ends within a value")
+        raise BadBytes("the payload ends within a value")
     after = last + place + 1
     starts = np.concatenate(([place], after[:-1]))
     if int((after - starts).max()) > 10:
@@ -343,7 +343,7 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
 def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
     """Return an Avro `long` and the position after it. Raises BadBytes."""
     if place >= end:
-        raise BadBytes("it ends within a value")
+        raise BadBytes("the payload ends within a value")
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1
@@ -352,7 +352,7 @@ def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
     while byte >= 0x80:
         place += 1
         if place >= end:
-            raise BadBytes("it ends within a number")
+            raise BadBytes("the payload ends within a number")
         if shift > 63:
             raise BadBytes("a number is longer than ten bytes")
         byte = data[place]

@@ -63,7 +63,7 @@ class AvroReader(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> Program:
         if info.type != "AVRO":
-            raise ValueError(f"its type is {info.type} instead of AVRO")
+            raise ValueError(f"the schema cannot be used: its type is {info.type} instead of AVRO")
         return self._resolved(definition_of(info.data))
 
     def _resolved(self, writer: AvroType) -> Program:

@@ -26,7 +26,9 @@ def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
         if own is None:
             raise WrongColumns(f"column {field.name!r} does not exist. Available columns: {', '.join(known)}")
         if not same_values(own.type, field.type):
-            raise WrongColumns(f"the column {field.name!r} is declared as {field.type}, the topic has {own.type}")
+            raise WrongColumns(
+                f"the column {field.name!r} is declared as {field.type}, but the topic has type {own.type}"
+            )
 
 
 def same_values(left: pa.DataType, right: pa.DataType) -> bool:

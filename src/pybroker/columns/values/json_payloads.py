@@ -218,7 +218,7 @@ class RowsOfJson:
         if document is None:
             return [None] * len(self._fields)
         if not isinstance(document, dict):
-            raise Unfit("it is not an object")
+            raise Unfit("the payload is not a JSON object")
         return [field_value(name, convert, document) for name, convert in self._converters]
 
 

@@ -129,7 +129,7 @@ def _float(value: Any) -> float | None:
     try:
         return float(_number(value, "a number"))
     except OverflowError:
-        raise Unfit("a number too large for a double") from None
+        raise Unfit("the number is too large for a double") from None
 
 
 def _text(value: Any) -> str | None:
@@ -150,7 +150,7 @@ def _base64(value: Any) -> bytes | None:
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error):
-        raise Unfit(f"{_shown(value)} for bytes: it is not base64") from None
+        raise Unfit(f"the value {_shown(value)} is not base64, which is required for bytes") from None
 
 
 def _latin(value: Any) -> bytes | None:
@@ -190,7 +190,7 @@ def _default_decimal(logical: Logical) -> Convert:
             return None
         unscaled = int.from_bytes(raw[:17], "big", signed=True)
         if len(raw) > 16 or abs(unscaled) >= 10**logical.precision:
-            raise Unfit("the default has too many digits")
+            raise Unfit("the default of the schema has too many digits for a decimal")
         return Decimal(unscaled).scaleb(-logical.scale)
 
     return convert
@@ -297,7 +297,7 @@ def _union(union: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
                 return {f"member{index}": converters[index](value)}
             except Unfit as error:
                 reasons.append(str(error))
-        raise Unfit(f"it fits no branch of the union ({reasons[0]})")
+        raise Unfit(f"the value fits no branch of the union ({reasons[0]})")
 
     return convert
 

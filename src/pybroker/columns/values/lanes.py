@@ -91,7 +91,7 @@ class Lanes:
         short = places >= self.ends
         if short.any():
             first[short] = 0
-            self.fail(short, "it ends within a value")
+            self.fail(short, "the payload ends within a value")
             places = self.places
         value = (first & 0x7F).astype(np.uint64)
         self.places = places = places + ~short
@@ -102,7 +102,7 @@ class Lanes:
             spots = places[longer]
             over = spots >= self.ends[longer]
             if over.any():
-                self.fail(longer[over], "it ends within a number")
+                self.fail(longer[over], "the payload ends within a number")
                 value[longer[over]] = 0
                 longer = longer[~over]
                 spots = places[longer]
@@ -135,7 +135,7 @@ class Lanes:
         short = self.ends - self.places < width
         starts = self.places
         if short.any():
-            self.fail(short, "it ends within a value")
+            self.fail(short, "the payload ends within a value")
         taken = self.data.take(starts[:, None] + np.arange(width, dtype=np.int64), mode="clip")
         taken[short] = 0
         self.places = self.places + np.where(short, 0, width)
@@ -145,7 +145,7 @@ class Lanes:
         length = self.read_long()
         wrong = (length < 0) | (length > self.ends - self.places)
         if wrong.any():
-            self.fail(wrong, "a string or bytes value claims more bytes than are left")
+            self.fail(wrong, "a string or bytes value claims more bytes than the payload has left")
             length[wrong] = 0
         return length
 

@@ -167,7 +167,7 @@ class ReaderOfOneType(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> bool:
         if info.type != self._type:
-            raise ValueError(f"its type is {info.type} instead of {self._type}")
+            raise ValueError(f"the schema cannot be used: its type is {info.type} instead of {self._type}")
         return True
 
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:

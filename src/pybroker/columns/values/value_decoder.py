@@ -67,7 +67,7 @@ def payload_reader(
         message = described_message(info)
         return BytesReader() if isinstance(message, str) else ProtobufReader(info, message, versions, wanted)
     if schema_type == SchemaType.KEY_VALUE:
-        raise UnreadableSchema("a KEY_VALUE schema is nested in another one")
+        raise UnreadableSchema("a KEY_VALUE schema contains another KEY_VALUE schema, which is not supported")
     return BytesReader()
 
 

@@ -64,7 +64,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
         for record in _valid(records):
             yield from _runs_in(record, {})
     except (struct.error, ValueError) as error:
-        raise StoreError(f"a record of delayed entries is damaged: {error}") from error
+        raise StoreError(f"the stored delivery times are damaged: {error}") from error
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
@@ -76,7 +76,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
                 for _ in _runs_in(record, changes):
                     pass
     except (struct.error, ValueError) as error:
-        raise StoreError(f"a record of delayed entries is damaged: {error}") from error
+        raise StoreError(f"the stored delivery times are damaged: {error}") from error
     return changes
 
 
@@ -85,8 +85,8 @@ def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
     for record in records:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(
-                f"a record of delayed entries has format version {record[0]}, this broker reads up to "
-                f"{FORMAT_VERSION}: start the newer version that wrote it"
+                f"the stored delivery times have format version {record[0]}, but this broker reads only "
+                f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
             )
     whole = [index for index, record in enumerate(records) if record[1] == _WHOLE]
     return records[whole[-1] if whole else 0 :]
@@ -101,7 +101,7 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
         packed = array("Q")
         end = offset + count * packed.itemsize
         if not count or end > len(record):
-            raise ValueError(f"a run of {count} entries in a record of {len(record)} bytes")
+            raise ValueError(f"a range of {count} entries does not fit into the record of {len(record)} bytes")
         packed.frombytes(record[offset:end])
         offset = end
         yield DelayedRun(ledger_id, first_entry_id, _little_endian(packed))

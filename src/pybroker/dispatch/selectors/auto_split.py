@@ -46,7 +46,9 @@ class AutoSplitSelector(HashSelector):
         index = max(range(len(self._starts)), key=self._size)  # the first of equal regions
         size = self._size(index)
         if size < 2:
-            raise ConsumerAssignError(f"all {RANGE_SIZE} hashes have a consumer of their own already")
+            raise ConsumerAssignError(
+                f"No hash is left for another consumer: all {RANGE_SIZE} hashes already belong to different consumers"
+            )
         loser = self._owners[index]
         self._starts.insert(index + 1, self._starts[index] + size // 2)
         self._owners.insert(index, consumer)

@@ -35,7 +35,10 @@ class StickyRangesSelector(HashSelector):
             raise ConsumerAssignError("a Key_Shared consumer of mode STICKY needs at least one hash range")
         for start, end in wanted:
             if start > end or start < 0:
-                raise ConsumerAssignError(f"hash range [{start}, {end}] is not a range")
+                raise ConsumerAssignError(
+                    f"hash range [{start}, {end}] is not a range: the start must not be after the end, and both "
+                    "must be hashes"
+                )
         self._require_free(sorted(wanted))
         # Sorting merges two ascending sequences. All starts differ, so owners are not compared.
         owned = sorted([*zip(self._ranges, self._owners, strict=True), *((each, consumer) for each in wanted)])

@@ -96,8 +96,9 @@ class DeltaLakeTable(LakeTable):
             partitioning = partition_of(partitions)
             if partitioning is None:
                 raise LakeError(
-                    f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write only tables without "
-                    "partitions, and tables that they created (--partition-by): use another table"
+                    f"{self._location} is partitioned by {', '.join(partitions)}, but pipelines can write only "
+                    "to tables without partitions, and to tables that pipelines created (--partition-by): use "
+                    "another table"
                 )
             schema = pa.schema([field for field in schema if field.name not in partitions])
         return TableState(
@@ -172,7 +173,8 @@ class DeltaLakeTable(LakeTable):
             )
         except CommitFailedError as error:
             raise CommitConflict(
-                f"{self._location}: another process has committed since version {state.version}: {error}"
+                f"{self._location} was not changed, because another process committed after version "
+                f"{state.version}: {error}"
             ) from error
         except DeltaError as error:
             raise TableUnreachable(f"{self._location}: {error}") from error
@@ -202,7 +204,7 @@ class DeltaLakeTable(LakeTable):
         refused = [step for step in changes if not isinstance(step, AddColumn)]
         if refused:
             raise EvolutionRefused(
-                f"a Delta table written by delta-rs supports new columns, but not {refused}: use --format iceberg, "
+                f"a Delta table can get new columns, but it does not support {refused}: use --format iceberg, "
                 "another table (--table), omit the column (--columns), or --on-incompatible new-column"
             )
         return changes

@@ -85,7 +85,8 @@ class IcebergTable(LakeTable):
         namespace = self._identifier.rpartition(".")[0]
         if not namespace:
             raise LakeError(
-                f"--table {self._identifier!r}: an Iceberg table has a namespace, such as events.{self._identifier}"
+                f"--table {self._identifier!r} has no namespace: the name of an Iceberg table must have the "
+                f"form events.{self._identifier}"
             )
         iceberg_schema = assign_fresh_schema_ids(pyarrow_to_schema(_with_ids(storable(schema))))
         try:
@@ -113,8 +114,8 @@ class IcebergTable(LakeTable):
             raise TableMissing(f"table {self._identifier} does not exist in catalog {self._catalog.name}") from error
         if table.metadata.format_version > 2:
             raise LakeError(
-                f"{self._identifier} is of format version {table.metadata.format_version}: use a table of version 2, "
-                "the only one that this release writes"
+                f"{self._identifier} has Iceberg format version {table.metadata.format_version}: use a table "
+                "of version 2, because this release writes no other version"
             )
         return self._state(table)
 
@@ -144,8 +145,8 @@ class IcebergTable(LakeTable):
                     column = table.metadata.schema().find_column_name(fields[0].source_id)
                     return Partitioning(str(column), "hour" if unit == "hour" else "day")
         raise LakeError(
-            f"{self._identifier} is partitioned by {table.metadata.spec()}: pipelines write only tables without partitions, "
-            "or with one hour or day partition of a time: use another table"
+            f"{self._identifier} is partitioned by {table.metadata.spec()}, but pipelines can write only to "
+            "tables without partitions, or with one hour or day partition of a time: use another table"
         )
 
     def commit(self, state: TableState, change: Change) -> TableState:
@@ -213,8 +214,8 @@ class IcebergTable(LakeTable):
         for manifest in snapshot.manifests(table.io):
             if manifest.content != ManifestContent.DATA:
                 raise LakeError(
-                    f"{self._identifier} has delete files of another engine: rewrite the table with that engine, "
-                    "or disable merging (--merge-small-files no)"
+                    f"{self._identifier} has delete files that another engine wrote: rewrite the table with "
+                    "that engine, or disable merging (--merge-small-files no)"
                 )
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                 file: DataFile = entry.data_file

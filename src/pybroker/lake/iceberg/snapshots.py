@@ -186,7 +186,7 @@ class SnapshotWriter:
                     writes.append(lambda writer, entry=entry: writer.existing(entry))  # type: ignore[misc]
             kept.append(self._manifest(manifest.partition_spec_id, writes))
         if len(self._removed_files) != len(removed):
-            raise FilesGone("some of the files are no longer in the table")
+            raise FilesGone("some of the files to replace are no longer in the table")
         return kept
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:

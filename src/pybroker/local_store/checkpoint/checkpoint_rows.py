@@ -118,7 +118,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
     if (version := _newer_version(connection)) is not None:
         raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
-    raise DamagedTable(f"it has other tables than those of version {TABLE_VERSION}: {', '.join(wrong)}")
+    raise DamagedTable(f"the database has other tables than those of version {TABLE_VERSION}: {', '.join(wrong)}")
 
 
 def version_text(version: int) -> str:
@@ -155,12 +155,14 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
         for *values, checksum in connection.execute(f"SELECT * FROM {table}"):
             if checksum != first_version_checksum(*values):
                 raise DamagedTable(
-                    f"wrong checksum of {table} row {values[0]!r}; it is of version 1 and was not converted"
+                    f"the database is damaged: wrong checksum of {table} row {values[0]!r}; version 1 of the "
+                    "database was not converted"
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
                     raise DamagedTable(
-                        f"it has version {values[1]}, this version of pybroker supports up to {TABLE_VERSION}"
+                        f"the database has version {values[1]}, but this version of pybroker supports only "
+                        f"versions up to {TABLE_VERSION}"
                     )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))

@@ -180,8 +180,8 @@ class CheckpointTable:
                 raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
             if not hasattr(facts, name):
                 raise StoreError(
-                    f"{self._path.name} cannot be opened: this version of pybroker does not know its value {name}: "
-                    "start the newer version that wrote it"
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its value "
+                    f"{name}: start the newer version that wrote it"
                 )
             setattr(facts, name, value)
             found.add(name)

@@ -68,7 +68,7 @@ def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
-        raise LayoutError(f"journal file {generation} has the header of {header.generation}")
+        raise LayoutError(f"the header of journal file {generation} contains the number {header.generation}")
     view = memoryview(data)
     batches: list[BatchHeader] = []
     covered_damage: list[int] = []
@@ -238,9 +238,11 @@ class Replay:
         ledger_id = record.ledger_id
         expected = self._next_entry_ids.get(ledger_id)
         if expected is None:
-            raise LayoutError(f"entries of ledger {ledger_id}, which does not exist")
+            raise LayoutError(f"entries of ledger {ledger_id}, which does not exist, were found")
         if record.first_entry_id != expected:
-            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows entry {ledger_id}:{expected - 1}")
+            raise LayoutError(
+                f"entry {ledger_id}:{record.first_entry_id} does not continue after entry {ledger_id}:{expected - 1}"
+            )
         ledger = self._replayed.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._replayed.ledgers[ledger_id] = ReplayedLedger()

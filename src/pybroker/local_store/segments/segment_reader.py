@@ -121,7 +121,10 @@ class BlockWalk:
             found = FoundBlock(self.offset, self.window.block_at(self.offset, self._read_bytes))
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
-                raise LayoutError(f"contains the block of {block.ledger_id}:{block.first_entry_id}")
+                raise LayoutError(
+                    f"the file contains the block of {block.ledger_id}:{block.first_entry_id} where another "
+                    "block is expected"
+                )
         except LayoutError as error:
             gap = self._gap(str(error))
             return None if gap is None else self._pass(gap)
@@ -362,7 +365,14 @@ def read_entries(
                 # A truncated file has many consecutive damaged entries.
                 count = is_right.index(True) if True in is_right else len(is_right)
                 last_id = first_entry_id + count - 1
-                raise DamagedSegment(path, offset, ledger_id, first_entry_id, last_id, "wrong checksum of the payload")
+                raise DamagedSegment(
+                    path,
+                    offset,
+                    ledger_id,
+                    first_entry_id,
+                    last_id,
+                    "wrong checksum of the payload of the entry",
+                )
             del taken[take:]
         payloads += taken
         message_counts += found.block.message_counts[skip : skip + take].tolist()
@@ -371,7 +381,9 @@ def read_entries(
         total_bytes += sum(found.block.lengths[skip : skip + take])
     if not payloads:
         last_id = max(first_entry_id, place.extent.entry_count - 1)
-        raise DamagedSegment(path, walk.offset, ledger_id, first_entry_id, last_id, "no block with the entry")
+        raise DamagedSegment(
+            path, walk.offset, ledger_id, first_entry_id, last_id, "the file contains no block with the entry"
+        )
     return EntryRun(ledger_id, first_entry_id, payloads, message_counts)
 
 

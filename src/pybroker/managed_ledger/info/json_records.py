@@ -76,7 +76,9 @@ class JsonRecord(InfoRecord):
             except BadVersionError:
                 continue
             return
-        raise StoreError(f"{self.path} changed during each attempt to store it, try again")
+        raise StoreError(
+            f"{self.path} could not be stored, because another process changed it during each attempt: try again"
+        )
 
     async def delete(self) -> None:
         await self._metadata.delete(self.path, self._version)

@@ -86,10 +86,10 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
     try:
         info = msgspec.json.decode(value, type=ManagedLedgerInfo)
     except msgspec.DecodeError as error:
-        raise StoreError(f"metadata of {path} is damaged: {error}") from error
+        raise StoreError(f"the metadata of {path} is damaged: {error}") from error
     if info.version > FORMAT_VERSION:
         raise StoreError(
-            f"metadata of {path} has version {info.version}, this broker reads up to {FORMAT_VERSION}: "
-            "start the newer version that wrote it"
+            f"the metadata of {path} has version {info.version}, but this broker reads only versions up to "
+            f"{FORMAT_VERSION}: start the newer version that wrote it"
         )
     return info

@@ -170,7 +170,8 @@ def _header(path: Path, line: bytes) -> Header:
     version = _decoded(path, facts.get("version", msgspec.Raw(b"null")), int)
     if version > VERSION:
         raise InvalidExport(
-            f"{path} has format version {version}, this version of pybroker reads up to {VERSION}: use the newer version."
+            f"{path} has format version {version}, but this version of pybroker reads only versions up to "
+            f"{VERSION}: use the newer version."
         )
     return _decoded(path, line, Header)
 

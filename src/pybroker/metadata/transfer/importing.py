@@ -53,11 +53,13 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
         )
     if header.layout > LAYOUT_VERSION:
         raise InvalidExport(
-            f"{file} has documents of version {header.layout}, this version of pybroker reads up to"
-            f" {LAYOUT_VERSION}: use the newer version."
+            f"{file} contains documents of version {header.layout}, but this version of pybroker reads only "
+            f"versions up to {LAYOUT_VERSION}: use the newer version."
         )
     if header.next_start > MAX_STARTS:
-        raise InvalidExport(f"{file} counts {header.next_start} starts of brokers, more than {MAX_STARTS}.")
+        raise InvalidExport(
+            f"{file} states {header.next_start} broker starts, which is more than the maximum of {MAX_STARTS}."
+        )
     return header, count
 
 
@@ -131,7 +133,9 @@ class DocumentImport:
             else:
                 result.replaced += 1
             return
-        raise StoreError(f"{path} was changed during each attempt to write it: repeat the import")
+        raise StoreError(
+            f"{path} could not be written, because another process changed it during each attempt: repeat the import"
+        )
 
     async def _count_starts(self, wanted: int) -> None:
         """Let generated producer names continue after the names that the exported store has assigned.

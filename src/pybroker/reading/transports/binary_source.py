@@ -172,7 +172,8 @@ class BinarySource(EntrySource):
             await found.close()
         if ends.mark_delete is None:
             raise ClientError(
-                f"the broker does not report the position of a reader of {topic}. Start at a position instead of a time"
+                f"the broker does not report the position of a reader of {topic} at a time: start at a "
+                "position instead of a time"
             )
         return Place(ends.mark_delete.ledger_id, ends.mark_delete.entry_id + 1)
 
@@ -283,8 +284,9 @@ class _RangeReading:
                     return []
                 if time.monotonic() > deadline:
                     raise RequestTimedOut(
-                        f"{self._entries.ledger_id}:{self._next} did not arrive within {self._timeout_s:g} s, though the broker "
-                        "reports that it exists: the broker is slow. Nothing was skipped. Try again"
+                        f"entry {self._entries.ledger_id}:{self._next} did not arrive within "
+                        f"{self._timeout_s:g} s, although the broker reports that it exists: the broker is "
+                        "slow. No entry was skipped; try again"
                     ) from None
 
     async def _is_passed(self, consumer: Consumer) -> bool:
@@ -308,7 +310,8 @@ class _RangeReading:
             await consumer.close()
             found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
-                f"{_named(self._entries)} was requested, but the topic has {found}: it was truncated, deleted or recreated"
+                f"{_named(self._entries)} was requested, but the topic begins at {found}: the topic was "
+                "truncated, deleted or created again"
             )
         return consumer
 
@@ -356,8 +359,8 @@ class _RangeReading:
             await consumer.close()
         if found.ledger_id != self._entries.ledger_id:
             raise DataLoss(
-                f"{_named(self._entries)} was requested; entries from {self._entries.ledger_id}:{self._next} on are lost, "
-                f"the first available entry is {found.ledger_id}:{found.entry_id}"
+                f"entries from {self._entries.ledger_id}:{self._next} on are lost. {_named(self._entries)} was "
+                f"requested, but the first available entry is {found.ledger_id}:{found.entry_id}"
             )
 
     def _take_run(self) -> EntryRun | None:
@@ -382,7 +385,7 @@ def _check(entry: ReceivedEntry, topic: str) -> None:
     """
     if is_checksum_wrong(entry.data):
         raise ClientError(
-            f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} arrived with a wrong checksum. Read it again"
+            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} arrived with a wrong checksum: read it again"
         )
 
 

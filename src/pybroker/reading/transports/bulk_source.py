@@ -145,7 +145,7 @@ class _BulkRead:
                 continue
             if time.monotonic() + pause_s > deadline_s:
                 raise Unreachable(
-                    f"{self._what()}: {self._rest.where} stopped responding: {_shown(failure)}"
+                    f"{self._what()} failed: {self._rest.where} stopped responding: {_shown(failure)}"
                 ) from failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -157,7 +157,9 @@ class _BulkRead:
         try:
             left_bytes = response.length
             if left_bytes is None:
-                raise ReadingFailed(f"{self._what()}: {self._rest.where} did not report the length of its response")
+                raise ReadingFailed(
+                    f"{self._what()} failed: {self._rest.where} did not send the length of its response"
+                )
             rest = memoryview(b"")
             while left_bytes and not reader.is_done:
                 wanted = max(CHUNK_BYTES, bytes_needed(rest, 0) if rest else 0)
@@ -184,7 +186,8 @@ class _BulkRead:
         entries = self._entries
         if error.status in {NOT_FOUND, GONE, BEYOND_END}:
             raise DataLoss(
-                f"{self._what()}: lost from entry {entries.ledger_id}:{self._reader.next_entry_id} on: {error}"
+                f"{self._what()} failed: entries from {entries.ledger_id}:{self._reader.next_entry_id} on are "
+                f"lost: {error}"
             ) from error
         if error.status not in BUSY_STATUSES:
             raise error

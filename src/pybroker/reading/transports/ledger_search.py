@@ -91,7 +91,8 @@ async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:
         raise ValueError(
-            f"the broker has an entry {following.ledger_id}:{following.entry_id}, which contradicts its last entry"
+            f"the broker returned entry {following.ledger_id}:{following.entry_id}, which is after the last "
+            "entry that it reported"
         )
     # Invariant: the entry before `low` exists; none exists at or after `high`.
     low = place.entry_id + 1

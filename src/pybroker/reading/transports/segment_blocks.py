@@ -97,7 +97,10 @@ class BlockReader:
         if isinstance(block, int):
             return False
         if block.ledger_id != self.ledger_id or block.first_entry_id > self.next_entry_id:
-            raise self._damage(f"the block of {block.ledger_id}:{block.first_entry_id} is at its offset")
+            raise self._damage(
+                f"the file contains the block of {block.ledger_id}:{block.first_entry_id} at the offset of another "
+                "block"
+            )
         if block.end_offset > len(data):
             return False
         skip = self.next_entry_id - block.first_entry_id

@@ -169,7 +169,7 @@ class _SealedFile:
         except LayoutError:
             return None  # not sealed yet, of another version, or damaged
         except OSError as error:
-            raise ReadingFailed(f"{self._path.name} cannot be read: {error.strerror}") from error
+            raise ReadingFailed(f"the ledger file {self._path.name} cannot be read: {error.strerror}") from error
 
     def _read(self, offset: int, length: int) -> memoryview:
         """Copy bytes instead of mapping the file, so that a disk error raises an exception instead of killing the process."""
@@ -179,7 +179,9 @@ class _SealedFile:
             while done < length and (count := os.preadv(self._descriptor, [data[done:]], offset + done)):
                 done += count
         except OSError as error:
-            raise ReadingFailed(f"{self._path.name} cannot be read at {offset}: {error.strerror}") from error
+            raise ReadingFailed(
+                f"the ledger file {self._path.name} cannot be read at offset {offset}: {error.strerror}"
+            ) from error
         return data[:done]
 
     def _loss(self, first_entry_id: int, last_entry_id: int, reason: str) -> DataLoss:

@@ -84,7 +84,7 @@ class _Resolution:
     def _spend(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise _TooComplex(f"the comparison takes more than {_MAX_STEPS} steps")
+            raise _TooComplex(f"the schemas are too complex: their comparison takes more than {_MAX_STEPS} steps")
 
     def _compare(self, reader: AvroType, writer: AvroType, path: str) -> Problem | None:
         if writer.kind == "union":
@@ -174,7 +174,9 @@ class _Resolution:
         branch.
         """
         if depth > _MAX_MATCHING_DEPTH:
-            raise _TooComplex(f"records in unions nest deeper than {_MAX_MATCHING_DEPTH} levels")
+            raise _TooComplex(
+                f"the schemas are too complex: records in unions are nested deeper than {_MAX_MATCHING_DEPTH} levels"
+            )
         key = (id(reader), id(writer))
         if key not in self._matching:
             self._matching[key] = True  # assumed by nested requests for the same pair

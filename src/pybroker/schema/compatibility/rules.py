@@ -141,7 +141,8 @@ def _check_root_message(
             raise Incompatible(_unreadable(error)) from error
         if older_name != name:
             raise Incompatible(
-                f"{side}root message: existing {older_name}, new {name}: its name must not change ({strategy})"
+                f"{side}the name of the root message was changed from {older_name} to {name}, which {strategy} "
+                "does not allow"
             )
 
 

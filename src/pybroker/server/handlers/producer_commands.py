@@ -48,7 +48,7 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
         connection.send(producer_success(request.request_id, present))  # a retry whose first answer was lost
         return
     if producer_id in connection.waiting_producers:
-        raise ServiceNotReady(f"producer id {producer_id} already waits for exclusive access")
+        raise ServiceNotReady(f"a producer with id {producer_id} already waits for exclusive access on this connection")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     try:
@@ -85,7 +85,7 @@ def _tell(connection: Connection, request: pb.CommandProducer, opened: OpenProdu
 
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
     if request.topic_epoch > LARGEST_EPOCH:
-        raise NotAllowedError(f"topic epoch {request.topic_epoch} is negative; epochs start at 0")
+        raise NotAllowedError(f"topic epoch {request.topic_epoch} is negative: epochs start at 0")
     require_short_name(request.producer_name, "producer name")
     require_short_name(request.initial_subscription_name, "initial subscription name")
     limit = connection.runtime.config.max_producer_metadata_size

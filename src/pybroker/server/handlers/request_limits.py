@@ -26,13 +26,15 @@ class Pairs(Sized, Iterable[Pair], Protocol):
 def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: type[BrokerError], owner: str) -> None:
     """Raise `error` if the keys and values exceed `limit` bytes, or if there are more than `limit` pairs."""
     if len(pairs) > limit:
-        raise error(f"{len(pairs)} {owner} properties exceed {limit_key}={limit} bytes")
+        raise error(
+            f"the request has {len(pairs)} {owner} properties, which exceed the limit {limit_key}={limit} (in bytes)"
+        )
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs)
     if size_bytes > limit:
-        raise error(f"{owner} properties of {size_bytes} bytes exceed {limit_key}={limit}")
+        raise error(f"the {owner} properties have {size_bytes} bytes, which exceeds {limit_key}={limit}")
 
 
 def require_short_name(name: str, what: str) -> None:
     """Refuse a name that is longer than the longest topic name."""
     if len(name) > MAX_TOPIC_LENGTH:
-        raise NotAllowedError(f"the {what} has {len(name)} characters; at most {MAX_TOPIC_LENGTH} are allowed")
+        raise NotAllowedError(f"the {what} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")

@@ -36,7 +36,8 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, partial(_refuse, response), request.topic):
         if request.HasField("schema_version") and len(request.schema_version) < VERSION_SIZE_BYTES:
             raise IncompatibleSchema(
-                f"schema version of {len(request.schema_version)} bytes; a schema version has {VERSION_SIZE_BYTES} bytes"
+                f"the schema version in the request has {len(request.schema_version)} bytes; it must have "
+                f"{VERSION_SIZE_BYTES} bytes"
             )
         topic = TopicName.parse(request.topic)
         connection.broker.broker_context.authorization.require_lookup(topic, connection.role)

@@ -139,7 +139,7 @@ def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     if connection.session.state is not SessionState.CONNECTED:
         raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker sends its challenge later
     if connection.is_renewing:
-        raise ProtocolViolation("AUTH_RESPONSE while an earlier one is being checked")
+        raise ProtocolViolation("the client sent AUTH_RESPONSE while an earlier AUTH_RESPONSE is being checked")
     response = command.authResponse.response
     method, data = response.auth_method_name, response.auth_data
     broker = connection.broker
@@ -181,7 +181,7 @@ def ping(connection: Connection, _command: pb.BaseCommand) -> None:
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:
-            raise ProtocolViolation("too many PINGs before CONNECT (maxPingsBeforeConnect)")
+            raise ProtocolViolation("the client sent too many PING commands before CONNECT (maxPingsBeforeConnect)")
     connection.send(replies.PONG)
 
 

@@ -78,7 +78,8 @@ async def _room_for_list(connection: Connection, namespace: NamespaceName) -> As
                 await room.wait(connection, connection.broker.directory.expected_bytes(namespace))
         except TimeoutError as error:
             raise TooManyRequests(
-                f"no memory for a topic list within {timeout_s} s (brokerMemoryLimitMB); retry later"
+                f"the broker had no memory for a list of topics within {timeout_s} s (brokerMemoryLimitMB): "
+                "try again later"
             ) from error
         try:
             yield room
@@ -197,7 +198,9 @@ def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
     if not config.enable_broker_topic_list_watcher:
         raise NotAllowedError("topic list watchers are disabled (enableBrokerTopicListWatcher=false)")
     if len(connection.topic_watchers) >= MAX_WATCHERS_PER_CONNECTION:
-        raise NotAllowedError(f"a connection has at most {MAX_WATCHERS_PER_CONNECTION} topic list watchers")
+        raise NotAllowedError(
+            f"this connection already has {MAX_WATCHERS_PER_CONNECTION} topic list watchers, which is the maximum"
+        )
     if len(text) > config.subscription_pattern_max_length:
         raise NotAllowedError(
             f"Unable to create topic list watcher: Pattern longer than maximum: {config.subscription_pattern_max_length}"

@@ -94,7 +94,7 @@ def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
 def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> TxnAction:
     """Return the requested action. A missing action is an error, because protobuf's default would be COMMIT."""
     if not request.HasField("txn_action"):
-        raise NotAllowedError("txn_action is missing; it must be COMMIT or ABORT")
+        raise NotAllowedError("the request has no txn_action: it must be COMMIT or ABORT")
     return TxnAction(request.txn_action)
 
 
@@ -188,7 +188,7 @@ def _require_few(connection: Connection, names: Sequence[object]) -> None:
     limit = connection.runtime.config.max_participants_per_transaction
     if len(names) > limit:
         raise NotAllowedError(
-            f"{len(names)} partitions or subscriptions in one request; a transaction has at most {limit} "
+            f"the request has {len(names)} partitions or subscriptions; a transaction can have at most {limit} "
             "(maxParticipantsPerTransaction)"
         )
 
@@ -216,7 +216,7 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
                 else ""
             )
             raise TooManyRequests(
-                f"transaction {txn_id} is {transaction.status} and completes in the background{why}"
+                f"transaction {txn_id} is {transaction.status}; the coordinator completes this in the background{why}"
             ) from None
 
 

@@ -156,7 +156,7 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
     try:
         return {topic: _topic_from_json(value) for topic, value in topics.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidOffsets(f"the checkpoint's offset is damaged: {type(error).__name__} {error}") from error
+        raise InvalidOffsets(f"the offset in the checkpoint is damaged: {type(error).__name__} {error}") from error
 
 
 def _topic_to_json(offset: TopicOffset) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _topics_of(option: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     topics = document.get("t")
     if not isinstance(topics, dict):
-        raise InvalidOffsets(f'{option} lacks "t", an object with a position for each topic')
+        raise InvalidOffsets(f'{option} has no field "t", an object with a position for each topic')
     return topics
 
 
@@ -202,7 +202,7 @@ def _by_topic(
         try:
             bounds[topic] = bound_of(value)
         except (KeyError, TypeError, ValueError, ProtocolViolation) as error:
-            raise InvalidOffsets(f"{option} of {topic} is invalid ({error}); expected {expected}") from error
+            raise InvalidOffsets(f"{option} of {topic} is invalid ({error}): use {expected}") from error
     return bounds
 
 
@@ -212,7 +212,7 @@ def _bound(value: object, is_end: bool) -> Bound:
     if isinstance(value, list):
         return _bound_of_message_id(bytes(_whole(number) & 0xFF for number in value), is_end)
     if not isinstance(value, dict):
-        raise TypeError("neither an object nor an array")
+        raise TypeError("the value is neither a JSON object nor a JSON array")
     unknown = set(value) - {"l", "e", "b", "i", "f", "r"}
     if unknown:
         raise ValueError(f"unknown {min(unknown)!r}")
@@ -221,7 +221,7 @@ def _bound(value: object, is_end: bool) -> Bound:
         return EARLIEST
     batch_index = _whole(value.get("b", 0))
     if place.entry_id < 0 or batch_index < 0:
-        raise ValueError("entry and batch index begin at 0")
+        raise ValueError("the entry and the batch index must be 0 or more")
     return Bound(BoundKind.PLACE, place=place, batch_index=batch_index)
 
 
@@ -254,10 +254,10 @@ def _time_bound(option: str, text: str, expected: str) -> Bound:
         except ValueError:
             moment = None
         if moment is None or moment.tzinfo is None:
-            raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}") from None
+            raise InvalidOffsets(f"{option} is {text[:40]!r}: use {expected}") from None
         time_ms = int(moment.timestamp() * 1000)
     if not 0 <= time_ms <= MAX_SIGNED_64:
-        raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}")
+        raise InvalidOffsets(f"{option} is {text[:40]!r}: use {expected}")
     return Bound(BoundKind.TIME, time_ms=time_ms)
 
 
@@ -269,13 +269,13 @@ def _json_object(option: str, text: str, expected: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}")
+        raise InvalidOffsets(f"{option} is {text[:40]!r}: use {expected}")
     return document
 
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{value!r} is not an integer")
     if not -MAX_SIGNED_64 - 1 <= value <= MAX_SIGNED_64:
         raise ValueError(f"{value} is out of range")
     return value

@@ -126,14 +126,18 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     except InvalidOffsets as error:
         raise InvalidOptions(f"option {error}") from error
     if ending is not None and ending.otherwise == EARLIEST:
-        raise InvalidOptions("option endingOffsets is earliest: there are no messages before the beginning of a topic")
+        raise InvalidOptions(
+            "option endingOffsets cannot be earliest, because no message is before the beginning of a topic"
+        )
     if values.flag("readCompacted", False):
         raise InvalidOptions("option readCompacted=true is not supported: remove it to read all messages of a topic")
     if values.choice("isolation", ("committed", "uncommitted"), "committed") == "uncommitted":
         raise InvalidOptions("option isolation=uncommitted is not supported: remove it to read committed messages")
     subscription, prefix = values.text("predefinedSubscription"), values.text("subscriptionPrefix")
     if subscription is not None and prefix is not None:
-        raise InvalidOptions("options predefinedSubscription and subscriptionPrefix exclude each other: remove one")
+        raise InvalidOptions(
+            "options predefinedSubscription and subscriptionPrefix exclude each other: remove one of them"
+        )
     return ReadOptions(
         access=connection_options.access_of(values, poll_timeout_ms),
         choice=choice,
@@ -188,7 +192,10 @@ def _topic_name(option: str, name: str) -> str:
     except InvalidTopicName as error:
         raise InvalidOptions(f"option {option}: {error}") from error
     if not topic.is_persistent:
-        raise InvalidOptions(f"option {option}: {topic} does not store messages: only persistent topics can be read")
+        raise InvalidOptions(
+            f"option {option}: the topic {topic} is not persistent, so its messages are not stored: use a "
+            "persistent topic"
+        )
     return str(topic)
 
 
@@ -206,7 +213,7 @@ def _pattern(text: str) -> TopicChoice:
 def _bounds(values: OptionValues, offsets_option: str, time_option: str, is_end: bool) -> Bounds | None:
     offsets, times = values.text(offsets_option), values.text(time_option)
     if offsets is not None and times is not None:
-        raise InvalidOptions(f"options {offsets_option} and {time_option} exclude each other: remove one")
+        raise InvalidOptions(f"options {offsets_option} and {time_option} exclude each other: remove one of them")
     if offsets is not None:
         return parse_offsets(offsets_option, offsets, is_end)
     return parse_times(time_option, times, is_end) if times is not None else None

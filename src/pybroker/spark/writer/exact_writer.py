@@ -113,7 +113,7 @@ def _on_the_driver(
         return background.run(work(background))
     except (ClientError, BrokerError, ValueError) as error:
         raise WriteFailed(
-            f"{what} of the sink {options.sink_id} over {options.access.admin_url} failed: {error}"
+            f"{what} of the sink {options.sink_id} failed at {options.access.admin_url}: {error}"
         ) from error
     finally:
         background.close()

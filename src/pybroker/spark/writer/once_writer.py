@@ -96,7 +96,7 @@ class OnceSender(PartitionSender):
             end_row = first_row + batch.message_count
             if end_row > MAX_ROWS:
                 raise WriteFailed(
-                    f"{self._partition}: one task has more than {MAX_ROWS} rows in one batch: use more tasks"
+                    f"a task has more than {MAX_ROWS} rows for {self._partition} in one batch: use more tasks"
                 )
             self.next_sequence_id += batch.message_count
             written.rows += batch.message_count
@@ -170,8 +170,9 @@ class OnceSender(PartitionSender):
         if row != highest - self._writer.who.first_sequence_id:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition} does not deduplicate: enable it (brokerDeduplicationEnabled, or the deduplication policy of "
-                "namespace or topic), or use delivery=at-least-once"
+                f"the topic {self._partition} does not deduplicate messages: enable deduplication "
+                "(brokerDeduplicationEnabled, or the deduplication policy of namespace or topic), or use "
+                "delivery=at-least-once"
             )
 
 
@@ -257,6 +258,9 @@ def _on_the_driver(
     try:
         return background.run(work(background, TopicName.parse(options.topic)))
     except (ClientError, BrokerError, ValueError) as error:
-        raise WriteFailed(f"the notes of the sink {options.sink_id} beside {options.topic} failed: {error}") from error
+        raise WriteFailed(
+            f"the state of the sink {options.sink_id}, which is stored next to the topic {options.topic}, cannot "
+            f"be read or written: {error}"
+        ) from error
     finally:
         background.close()

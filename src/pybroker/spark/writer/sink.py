@@ -28,7 +28,7 @@ class PulsarSink:
         return BatchWriter(checked(self.options, schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer for the batches of a stream. Raises the same errors as `writer`."""
+        """Return the writer for the batches of a stream. Raises InvalidOptions and RowsRefused."""
         from pybroker.spark.writer.sink_writer import StreamWriter, checked  # noqa: PLC0415
 
         if overwrite:

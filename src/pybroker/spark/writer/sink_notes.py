@@ -75,7 +75,7 @@ class SinkState:
     def fold(self, note: bytes) -> None:
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
-            raise ValueError(f"a note has an unsupported version: {note[:80]!r}")
+            raise ValueError(f"the stored state of the sink has an unsupported version: {note[:80]!r}")
         kind, query = content["kind"], content["query"]
         if kind == "claim":
             self._claim(query, content["run"], takes_over=content["takes_over"])
@@ -115,9 +115,7 @@ class SinkState:
                 "or takeOver=true if the other query has ended permanently"
             )
         if not self.runs or self.runs[-1] != writer.run:
-            raise SinkFenced(
-                f"a later run of this query writes with the sink id {sink_id}: stop this run, which was replaced"
-            )
+            raise SinkFenced(f"a later run of this query already writes with the sink id {sink_id}: stop this run")
 
     def is_complete(self, writer: Writer) -> bool:
         return self.query == writer.query and writer.batch <= self.completed

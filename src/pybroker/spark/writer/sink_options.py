@@ -116,7 +116,7 @@ def _up_to(values: OptionValues, name: str, default: int, most: int) -> int:
     used = _name(values, name)
     number = values.number(used, default, 1)
     if number > most:
-        raise values.wrong(used, f"a whole number from 1 to {most}")
+        raise values.wrong(used, f"an integer from 1 to {most}")
     return number
 
 

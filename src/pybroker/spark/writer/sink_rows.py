@@ -27,10 +27,10 @@ def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:
         if name in METADATA_TYPES and name not in WRITABLE:
             raise RowsRefused(f"column {name} is set by the broker and cannot be written: drop the column")
     if topic is None and TOPIC not in names:
-        raise RowsRefused("the target topic is missing: set option topic, or add a column __topic")
+        raise RowsRefused("the topic to write to is unknown: set option topic, or add a column __topic")
     found = [field for field in schema if field.name not in WRITABLE]
     if not found:
-        raise RowsRefused("there is no payload column: add one, such as value")
+        raise RowsRefused("the data frame has no payload column: add a column such as value")
     return found
 
 
@@ -41,7 +41,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         return
     topics = batch.column(TOPIC)
     if topics.null_count:
-        raise RowsRefused("a row has no __topic: fill the column, or set option topic")
+        raise RowsRefused("a row has no value in the column __topic: fill the column, or set option topic")
     for each in pc.unique(topics).to_pylist():
         yield each, batch.filter(pc.equal(topics, each))
 

@@ -93,7 +93,7 @@ class _CopyCommand:
             path = metadata_paths.managed_ledger(topic)
             found = await source.records.load(path)
             if found.info is None:
-                raise StoreError(f"{topic} does not exist in {source.name}")
+                raise StoreError(f"topic {topic} does not exist in {source.name}")
             exists = await target.records.exists(path)
             self._write(_item(topic, "exists in the target" if exists else "would be copied", contents_of(found.info)))
         self._write({"kind": "note", "text": NOTE})
@@ -120,8 +120,9 @@ class _CopyCommand:
         if target.kind == LOCAL:
             if left := incomplete_copies(self._directory, LOCAL):
                 raise StoreError(
-                    f"these topics are complete, but copies of others are not: {', '.join(each.name for each in left)}. Copy them"
-                    " again; until then, no broker starts on the directory"
+                    "the copy is incomplete: of the requested topics, these are complete, but copies of the "
+                    f"topics {', '.join(each.name for each in left)} are not. Copy them again; until then, "
+                    "no broker starts on the directory"
                 )
             mark.unlink(missing_ok=True)
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})

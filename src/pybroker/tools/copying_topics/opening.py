@@ -50,7 +50,10 @@ async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExi
     """Lock and open the data directory. Raises StoreError, DataDirectoryInUse, ForeignDirectory and OSError."""
     directory = Path(config.data_directory)
     if must_exist and not (directory / METADATA_FILE).exists():
-        raise StoreError(f"{directory} has no {METADATA_FILE}: give --data with the data directory of a broker")
+        raise StoreError(
+            f"{directory} contains no {METADATA_FILE}, so it is not a data directory: set --data to the data "
+            "directory of a broker"
+        )
     opened.callback(DataDirectoryLock(directory, is_copied_into=True).release)
     metadata = await SqliteMetadataStore.open(directory / METADATA_FILE, Disk(), directory / METADATA_MARK)
     opened.push_async_callback(metadata.close)
@@ -75,7 +78,7 @@ async def open_bookkeeper(config: BrokerConfig, opened: AsyncExitStack) -> Side:
     """
     addresses = shared_addresses(config.replace(ledger_store="bookkeeper"))
     if addresses is None:
-        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+        raise ConfigError("no metadata store is given: add --metadata-store zk:host:2181/path, or set metadataStoreUrl")
     runtime = Runtime(config)
     metadata = await open_shared_metadata(config, addresses, runtime.random)
     opened.push_async_callback(metadata.close)
@@ -91,6 +94,7 @@ async def _require_no_broker(metadata: MetadataStore, name: str) -> None:
     running = [*await metadata.children(BROKERS_PATH), *await metadata.children(JAVA_BROKERS_PATH)]
     if running:
         raise StoreError(
-            f"brokers of the cluster in {name} run and may serve the topic: {', '.join(sorted(set(running)))}. Stop them; a broker"
-            " that was killed is listed until its session ends"
+            f"brokers of the cluster in {name} are running and may serve the topic: "
+            f"{', '.join(sorted(set(running)))}. Stop these brokers. A killed broker is listed until its "
+            "session with the metadata store ends"
         )

@@ -92,7 +92,7 @@ class TopicCopy:
         progress = self._progress
         source, target = await self._source.records.load(self._path), await self._target.records.load(self._path)
         if source.info is None or source.info.deleted:
-            raise StoreError(f"{self._path} does not exist in {self._source.name}")
+            raise StoreError(f"topic {self._path} does not exist in {self._source.name}")
         self._require_own(target)
         ledgers = await self._recovered(source.info)
         if progress.is_complete:
@@ -149,8 +149,9 @@ class TopicCopy:
         if copied is not None and copied.is_complete:
             if copied.entries != row.entry_count:
                 raise StoreError(
-                    f"ledger {row.ledger_id} of {self._path} has {row.entry_count} entries, and had {copied.entries} when it was"
-                    " copied: a broker has used the source meanwhile. Remove the progress file to begin again"
+                    f"the source was changed after an earlier copy: ledger {row.ledger_id} of {self._path} has "
+                    f"{row.entry_count} entries, but had {copied.entries} when it was copied. Remove the "
+                    "progress file to begin again"
                 )
             self._report(copied.entries, copied.bytes)
             return
@@ -192,13 +193,15 @@ class TopicCopy:
         copied.entries = next_entry_id
         if (summary.entry_count, summary.size_bytes) != (copied.entries, copied.bytes):
             raise StoreError(
-                f"ledger {copied.target} in {self._target.name} has {summary.entry_count} entries with {summary.size_bytes} bytes"
-                f" instead of {copied.entries} with {copied.bytes}"
+                f"the copy is damaged: ledger {copied.target} in {self._target.name} has {summary.entry_count} "
+                f"entries with {summary.size_bytes} bytes instead of {copied.entries} entries with "
+                f"{copied.bytes} bytes. Delete the topic in the target and copy it again"
             )
         found = await digest_of(store, copied.target, copied.entries)
         if found != digest.hexdigest():
             raise StoreError(
-                f"ledger {copied.target} in {self._target.name} differs from ledger {copied.source} in {self._source.name}"
+                f"the copy is damaged: ledger {copied.target} in {self._target.name} differs from ledger "
+                f"{copied.source} in {self._source.name}. Delete the topic in the target and copy it again"
             )
         copied.digest = found
         self._file.save()
@@ -304,43 +307,68 @@ class TopicCopy:
         if target.info is None or (target.info.deleted and not self._progress.is_named):
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
-                    f"{self._path} was copied to {self._target.name} and deleted there since: remove its progress file"
+                    f"topic {self._path} was copied to {self._target.name} before and was deleted there since: "
+                    "remove the progress file of this copy, then copy again"
                 )
             if target.info is not None:
-                raise StoreError(f"{self._path} in {self._target.name} is being deleted: start a broker there once")
+                raise StoreError(
+                    f"topic {self._path} is being deleted in {self._target.name}: start a broker on "
+                    f"{self._target.name} once, which completes the deletion"
+                )
             return
         ids = LedgerList.decode(bytes(target.info.ledgers), 0).ledger_ids()
         if not self._progress.is_named or ids != [each.target for each in self._progress.ledgers]:
             raise StoreError(
-                f"{self._path} exists in {self._target.name} with other content ({len(ids)} ledgers): delete the topic there first"
+                f"topic {self._path} already exists in {self._target.name} with other content ({len(ids)} "
+                "ledgers): delete the topic there first"
             )
 
     async def _verify(self, source: LoadedInfo, target: LoadedInfo, ledgers: LedgerList) -> None:
         """Compare the target, as a broker will find it, with the source. Raises StoreError."""
         assert source.info is not None
         if target.info is None:
-            raise StoreError(f"{self._path} is not in {self._target.name} after the copy")
+            raise StoreError(
+                f"the check of the copy failed: topic {self._path} is not in {self._target.name}. Copy the topic again"
+            )
         positions, progress = self._positions(), self._progress
         for row, copied in zip(ledgers.rows(), progress.ledgers, strict=True):
             if row.ledger_id != copied.source or row.entry_count != copied.entries:
-                raise StoreError(f"ledger {row.ledger_id} of {self._path} has changed since it was copied")
+                raise StoreError(
+                    f"the check of the copy failed: the source was changed, since ledger {row.ledger_id} of "
+                    f"{self._path} differs from the copied ledger. Copy the topic again"
+                )
         found = LedgerList.decode(bytes(target.info.ledgers), 0)
         if found.ledger_ids() != [each.target for each in progress.ledgers]:
-            raise StoreError(f"the list of ledgers of {self._path} in {self._target.name} is not the copied one")
+            raise StoreError(
+                f"the check of the copy failed: the list of ledgers of {self._path} in {self._target.name} differs "
+                "from the source. Delete the topic in the target and copy it again"
+            )
         for ledger_id in found.open_ledger_ids():  # Pulsar's document has no counts of the last ledger
             found.close_ledger(await self._target.ledgers.recover(ledger_id), 0)
         if [row.entry_count for row in found.rows()] != [each.entries for each in progress.ledgers]:
-            raise StoreError(f"the counts of ledgers of {self._path} in {self._target.name} differ")
+            raise StoreError(
+                f"the check of the copy failed: the number of entries of ledgers of {self._path} in "
+                f"{self._target.name} differs from the source. Delete the topic in the target and copy it again"
+            )
         for name, expected in (await self._states(source.info, ledgers)).items():
             cursor = target.info.cursors.get(name)
             if cursor is None:
-                raise StoreError(f"cursor {name} of {self._path} is not in {self._target.name}")
+                raise StoreError(
+                    f"the check of the copy failed: cursor {name} of {self._path} is missing in "
+                    f"{self._target.name}. Delete the topic in the target and copy it again"
+                )
             snapshot, deltas = await self._target.cursors.load(cursor.id)
             state = CursorState.restore(found, Position(*cursor.position), snapshot, deltas).snapshot()
             if _comparable(state) != _comparable(positions.state(expected)):
-                raise StoreError(f"cursor {name} of {self._path} differs in {self._target.name}")
+                raise StoreError(
+                    f"the check of the copy failed: cursor {name} of {self._path} in {self._target.name} differs "
+                    "from the source. Delete the topic in the target and copy it again"
+                )
             if cursor.properties != source.info.cursors[name].properties:
-                raise StoreError(f"the properties of cursor {name} of {self._path} differ in {self._target.name}")
+                raise StoreError(
+                    f"the check of the copy failed: the properties of cursor {name} of {self._path} in "
+                    f"{self._target.name} differ from the source. Delete the topic in the target and copy it again"
+                )
 
     def _contents(self, info: ManagedLedgerInfo) -> TopicContents:
         ledgers = self._progress.ledgers

@@ -78,7 +78,7 @@ async def _connected(
     addresses = parse_url("metadataStoreUrl", config.metadata_store_url)
     if addresses is None:
         raise ConfigError(
-            "no metadata store: give --metadata-store zk:host:2181/path, or --config with metadataStoreUrl"
+            "no metadata store is given: add --metadata-store zk:host:2181/path, or --config with metadataStoreUrl"
         )
     zookeeper = ZooKeeperClient(
         addresses, client_options(config.replace(metadata_store_session_timeout_millis=_SESSION_MS))

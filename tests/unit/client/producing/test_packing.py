@@ -136,5 +136,5 @@ def test_what_comes_to_more_than_a_message_may_be_is_not_opened(monkeypatch: pyt
 def test_what_is_encrypted_is_said_to_be() -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     metadata.encryption_keys.add(key="k", value=b"v")
-    with pytest.raises(EncryptedMessage, match="no keys"):
+    with pytest.raises(EncryptedMessage, match="no private key"):
         unpack(ReceivedEntry(0, 9, 3, 0, framed(metadata, b"x")), TOPIC, -1, ChunkedMessages())

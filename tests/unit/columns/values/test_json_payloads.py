@@ -95,7 +95,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "truncated"),
     "cut": (b'{"id": 1', "truncated"),
     "two objects": (b'{"id": 1}{"id": 2}', "trailing"),
-    "a list": (b"[]", "not an object"),
+    "a list": (b"[]", "not a JSON object"),
     "a text for a number": (b'{"id": "x"}', "id: 'x' for a long"),
     "too large": (b'{"id": 9223372036854775808}', "id: "),
     "a fraction": (b'{"id": 1.5}', "id: 1.5 for a long"),

@@ -174,5 +174,5 @@ def test_sides_of_several_versions_are_each_read_by_their_own() -> None:
 def test_a_key_value_schema_without_a_whole_definition_is_refused() -> None:
     with pytest.raises(UnreadableSchema, match="KEY_VALUE"):
         fields_of(SchemaInfo("KEY_VALUE", b"\0\0"))
-    with pytest.raises(UnreadableSchema, match="nested in another"):
+    with pytest.raises(UnreadableSchema, match="contains another"):
         fields_of(key_value(key_value(PERSONS, PERSONS), PERSONS))

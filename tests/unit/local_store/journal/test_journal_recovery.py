@@ -89,7 +89,7 @@ def test_a_batch_forged_inside_a_payload_is_not_found() -> None:
 
 
 def test_the_header_of_another_generation_is_refused() -> None:
-    with pytest.raises(LayoutError, match="journal file 8 has the header of 7"):
+    with pytest.raises(LayoutError, match="the header of journal file 8 contains the number 7"):
         scan_file(bytes(journal([])), 8)
 
 
@@ -171,8 +171,8 @@ def test_entries_of_a_deleted_ledger_are_dropped_and_counted() -> None:
     ("body", "reason"),
     [
         (append(4, 0, b"a"), "ledger 4, which does not exist"),
-        (created(4) + append(4, 1, b"a"), "entry 4:1 follows entry 4:-1"),
-        (created(4) + append(4, 0, b"a") + append(4, 0, b"a"), "entry 4:0 follows entry 4:0"),
+        (created(4) + append(4, 1, b"a"), "entry 4:1 does not continue after entry 4:-1"),
+        (created(4) + append(4, 0, b"a") + append(4, 0, b"a"), "entry 4:0 does not continue after entry 4:0"),
         (created(4) + created(4), "created twice"),
         (b"\x09\0\0\0\0\0\0\0", "unknown type 9"),
     ],

@@ -260,7 +260,7 @@ def test_a_segment_without_trailer_is_read_from_its_blocks_and_its_end_is_not_tr
     segment = Segment()
     segment.write(entries(3, 100))
     loaded = segment.load()
-    assert [reason for _, reason in loaded.faults] == ["the segment has no trailer"]
+    assert [reason for _, reason in loaded.faults] == ["the ledger file has no trailer"]
     assert (loaded.place.extent, loaded.gaps) == (segment.extent, [])
     assert segment.read_around_damage(loaded.place)[0] == dict(enumerate(segment.payloads))
 

@@ -75,7 +75,7 @@ def test_topics_are_named_in_exactly_one_way() -> None:
     with pytest.raises(InvalidOptions, match="none is set"):
         parse_read_options({"service.url": URL})
     assert "topic and topics are set" in refusal(topic="a", topics="b")
-    assert "does not store messages" in refusal(topic="non-persistent://public/default/a")
+    assert "is not persistent" in refusal(topic="non-persistent://public/default/a")
     assert "option topic" in refusal(topic="a/b")
     assert refusal(topics=" , ")
 

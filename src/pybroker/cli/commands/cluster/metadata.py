@@ -67,9 +67,12 @@ def _run(options: argparse.Namespace) -> int:
     # Where ledgers are stored does not matter here.
     addresses = shared_addresses(config.replace(ledger_store="local"))
     if addresses is None:
-        raise ConfigError("no metadata store: give --metadata-store zk:host:2181/path, or set metadataStoreUrl")
+        raise ConfigError("no metadata store is given: add --metadata-store zk:host:2181/path, or set metadataStoreUrl")
     if not is_valid_entity(config.cluster_name):
-        raise ConfigError(f"clusterName cannot be {config.cluster_name!r}: letters, digits and -=:._ make a name")
+        raise ConfigError(
+            f"clusterName cannot be {config.cluster_name!r}: a cluster name consists of letters, digits and the "
+            "characters -=:._"
+        )
     if options.initial_num_transaction_coordinators < 1:
         raise ConfigError("--initial-num-transaction-coordinators must be 1 or more")
     cluster = ClusterAddresses(

@@ -152,7 +152,8 @@ async def _open_embedded(config: BrokerConfig, use: Use, opened: AsyncExitStack)
         if use is Use.SIMULATE:
             return MemoryMetadataStore()
         raise StoreError(
-            f"{directory} has no {METADATA_FILE}: give --data with the data directory of a broker, or --metadata-store"
+            f"{directory} contains no {METADATA_FILE}, so it is not the data directory of a broker: set --data "
+            "to a data directory, or use --metadata-store"
         )
     lock = DataDirectoryLock(directory, is_only_looked_at=use is not Use.CHANGE)
     opened.callback(lock.release)

@@ -100,14 +100,15 @@ def _back_up_running(options: argparse.Namespace) -> BackupResult:
         try:
             snapshot = rest.change("POST", SNAPSHOTS)
         except NotThere as error:
-            raise CommandFailed(f"{error}; backups need a broker of this version") from error
+            raise CommandFailed(f"{error}; a backup needs a broker of this pybroker version") from error
         path = f"{SNAPSHOTS}/{snapshot['id']}"
         try:
             directory = Path(snapshot.get("path") or "")
             if not snapshot.get("path") or not directory.is_dir():
                 raise CommandFailed(
-                    "the data directory of the broker cannot be read from here: run `pybroker backup` on the broker's host (or"
-                    " in its container), as the user of the broker, with an --url on 127.0.0.1"
+                    "this host or user cannot read the data directory of the broker: run `pybroker backup` on "
+                    "the host of the broker (or in its container), as the user of the broker, with an --url "
+                    "on 127.0.0.1"
                 )
             _require_outside(options.backup, directory.parents[1])
             source = BackupSource(directory, snapshot["id"], snapshot["lineage"], snapshot["createdMillis"])
@@ -139,7 +140,8 @@ def _back_up_stopped(options: argparse.Namespace) -> BackupResult:
 def _require_outside(backup: Path, data: Path) -> None:
     if backup.absolute().resolve().is_relative_to(data.resolve()):
         raise CommandFailed(
-            f"{backup} is in the data directory {data} and would be lost with it: choose a directory outside of it, on another disk"
+            f"the backup directory {backup} is inside of the data directory {data}, so both could be lost "
+            "together: choose a directory outside of the data directory, on another disk"
         )
 
 
@@ -152,8 +154,9 @@ def _write(options: argparse.Namespace, source: BackupSource, renewal: _Renewal 
     except CommandFailed:
         if renewal is not None and not source.directory.exists():
             raise CommandFailed(
-                "the data snapshot disappeared, because the broker was restarted or the snapshot expired. Run the same command"
-                " again: it continues with the files that are already copied"
+                "the data snapshot of the backup no longer exists, because the broker was restarted or the "
+                "snapshot expired. Run the same command again: it continues after the files that are already "
+                "copied"
             ) from None
         raise
     finally:

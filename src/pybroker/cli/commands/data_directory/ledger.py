@@ -189,7 +189,8 @@ def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
     has_store = options.metadata_store is not None or options.config is not None or bool(options.set)
     if has_store == (options.directory is not None):
         raise ConfigError(
-            "give either DIR, or --metadata-store zk:host:2181/path (or --config) for ledgers on BookKeeper"
+            "the ledgers are unknown: give either DIR for a data directory, or --metadata-store "
+            "zk:host:2181/path (or --config) for ledgers on BookKeeper"
         )
     return has_store
 
@@ -203,7 +204,7 @@ def _topic(text: str) -> TopicName:
     except InvalidTopicName as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if not topic.is_persistent:
-        raise argparse.ArgumentTypeError("give a persistent topic: non-persistent topics have no ledgers")
+        raise argparse.ArgumentTypeError("the topic is not persistent, so it has no ledgers: give a persistent topic")
     return topic
 
 
@@ -263,7 +264,8 @@ def _run_dump(options: argparse.Namespace) -> int:
 
     if options.ledger is None and options.topic is None:
         raise ConfigError(
-            "dump needs --ledger N or --topic TOPIC for ledgers on BookKeeper; `pybroker ledger list` shows ledgers"
+            "for ledgers on BookKeeper, dump needs --ledger N or --topic TOPIC; `pybroker ledger list` shows "
+            "the ledgers"
         )
 
     async def command(tool: LedgerTool) -> int:

@@ -82,7 +82,7 @@ class BranchWriter(Writer):
         if not array.null_count:
             return joined(self._branch, self._inner.write(array)) if self._branch else self._inner.write(array)
         if self._null is None:
-            raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
+            raise CannotEncode(first_true(array.is_null()), "the value is null, but the schema does not allow null")
         where = np.nonzero(np.asarray(array.is_valid()))[0]
         try:
             pieces = self._inner.write(array.drop_null())
@@ -120,9 +120,9 @@ class MembersWriter(Writer):
             except CannotEncode as error:
                 raise error.at(where[error.row]) from None
         if (given > 1).any():
-            raise CannotEncode(first_true(given > 1), "has values in several members of a union")
+            raise CannotEncode(first_true(given > 1), "the union has values in several of its members")
         if self._null is None and (given == 0).any():
-            raise CannotEncode(first_true(given == 0), "has no value in any member of a union without null")
+            raise CannotEncode(first_true(given == 0), "no member of the union has a value, and the union has no null")
         whole = pa.concat_arrays(pieces).take(pa.array(index, mask=given == 0))
         return whole if self._null is None else whole.fill_null(_index_byte(self._null))
 
@@ -234,7 +234,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
     kind = avro_type.kind
     if kind == "null":
         if not pa.types.is_null(arrow_type):
-            raise Misfit(f"is {arrow_type}, where the schema has null")
+            raise Misfit(f"the column has type {arrow_type}, but the schema has null")
         return NullWriter()
     if pa.types.is_null(arrow_type):
         return NullWriter()  # all values are nulls, which the enclosing writer refuses
@@ -244,7 +244,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
         return ListWriter(writer_of(avro_type.children[0], arrow_type.value_type, columns))
     if kind == "map" and pa.types.is_map(arrow_type):
         if family(plain_type(arrow_type.key_type)) != "text":
-            raise Misfit("is a map with keys that are not strings")
+            raise Misfit("the column is a map with keys that are not strings")
         return MapWriter(writer_of(avro_type.children[0], arrow_type.item_type, columns))
     return _leaf_writer(avro_type, arrow_type)
 
@@ -252,7 +252,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
 def _leaf_writer(avro_type: AvroType, arrow_type: pa.DataType) -> Writer:
     logical = logical_of(avro_type)
     if avro_type.kind in {"record", "array", "map"} or not _fits(avro_type, logical, family(arrow_type)):
-        raise Misfit(f"is {arrow_type}, where the schema has {logical.name or avro_type}")
+        raise Misfit(f"the column has type {arrow_type}, but the schema has {logical.name or avro_type}")
     if logical.name == "decimal":
         return DecimalWriter(pa.decimal128(logical.precision, logical.scale), _decimal_writer(avro_type))
     if logical.name == "date":
@@ -301,7 +301,7 @@ def _decimal_writer(avro_type: AvroType) -> Callable[[pa.Array], Pieces]:
         wrong = (lead != sign[:, None]).any(axis=1)
         if wrong.any():
             row = first_true(wrong)
-            raise CannotEncode(row, f"is {shown(array[row])}, which does not fit {size} bytes")
+            raise CannotEncode(row, f"the value {shown(array[row])} does not fit into {size} bytes")
         return fixed_pieces(kept, size)
 
     return write
@@ -311,7 +311,9 @@ def _fixed_writer(size: int) -> Callable[[pa.Array], Pieces]:
     def write(array: pa.Array) -> Pieces:
         wrong = numbers(pc.binary_length(array)) != size
         if wrong.any():
-            raise CannotEncode(first_true(wrong), f"does not have the {size} bytes of the schema's fixed type")
+            raise CannotEncode(
+                first_true(wrong), f"the value does not have the {size} bytes of the schema's fixed type"
+            )
         return array
 
     return write
@@ -324,7 +326,7 @@ def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
         index = pc.index_in(array, value_set=known)
         if index.null_count:
             row = first_true(index.is_null())
-            raise CannotEncode(row, f"is {shown(array[row])!r}, which is not a symbol of the schema's enum")
+            raise CannotEncode(row, f"the value {shown(array[row])!r} is not a symbol of the schema's enum")
         return varints(numbers(index))
 
     return write
@@ -335,7 +337,7 @@ def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns
     known = {each.name for each in record.fields}
     for name in by_name:
         if name not in known:
-            raise Misfit(f"has {name!r}, and the schema's {record} has no such field")
+            raise Misfit(f"the data has a field {name!r}, which the schema's {record} does not have")
     parts: list[tuple[str, Writer | bytes]] = []
     for each, child in zip(record.fields, record.children, strict=True):
         given = by_name.get(each.name)
@@ -356,11 +358,11 @@ def _constant(each: AvroField, child: AvroType) -> bytes:
         try:
             value = value_from_json(child, each.default, is_default=True)
         except Unfit as error:
-            raise Misfit(f"is missing, and the schema's default for it is invalid: {error}") from None
+            raise Misfit(f"the field is missing, and the schema's default for it is invalid: {error}") from None
     try:
         return bytes(writer_of(child, arrow_type, columns).write(pa.array([value], type=arrow_type))[0].as_py())
     except CannotEncode:
-        raise Misfit("is missing, and the schema has no default for it") from None
+        raise Misfit("the field is missing, and the schema has no default for it") from None
 
 
 def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:

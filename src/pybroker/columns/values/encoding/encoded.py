@@ -22,7 +22,7 @@ class CannotEncode(ValueError):
     """A value that the schema cannot represent, with its column and its row in the array."""
 
     def __init__(self, row: int, reason: str, path: str = "") -> None:
-        super().__init__(f"row {row}: " + (f"the column {path!r} {reason}" if path else f"it {reason}"))
+        super().__init__(f"row {row}, column {path!r}: {reason}" if path else f"row {row}: {reason}")
         self.row = row
         self.reason = reason
         self.path = path
@@ -37,7 +37,8 @@ class CannotEncode(ValueError):
 def pieces_of(data: Any, offsets: npt.NDArray[np.int64]) -> Pieces:
     if len(offsets) and offsets[-1] > MAX_BATCH_BYTES:
         raise ValueError(
-            f"the payloads of one batch take {offsets[-1]} bytes, the maximum is {MAX_BATCH_BYTES}; write smaller batches"
+            f"the payloads of one batch have {offsets[-1]} bytes, but the maximum is {MAX_BATCH_BYTES}: write "
+            "smaller batches"
         )
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
@@ -126,7 +127,7 @@ def cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
             first = middle
         except pa.ArrowInvalid:
             end = middle
-    raise CannotEncode(first, f"is {shown(array[first])}, which does not fit {arrow_type}")
+    raise CannotEncode(first, f"the value {shown(array[first])} does not fit into type {arrow_type}")
 
 
 def shown(scalar: Any) -> str:

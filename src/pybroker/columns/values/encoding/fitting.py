@@ -11,7 +11,11 @@ class Misfit(ValueError):
     """A column, or a field inside it, does not fit the schema."""
 
     def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(f"the column {path!r} {reason}" if path else f"the data frame {reason}")
+        super().__init__(
+            f"the column {path!r} does not fit the schema: {reason}"
+            if path
+            else f"the data frame does not fit the schema: {reason}"
+        )
         self.reason = reason
         self.path = path
 

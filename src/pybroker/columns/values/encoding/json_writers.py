@@ -41,7 +41,7 @@ class JsonWriter:
 
     def write(self, array: pa.Array) -> pa.StringArray:
         if array.null_count and not self._may_be_null:
-            raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
+            raise CannotEncode(first_true(array.is_null()), "the value is null, but the schema does not allow null")
         return self._write(array).fill_null(_null())
 
 
@@ -52,7 +52,7 @@ def json_writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCo
         may_be_null = any(branch.kind == "null" for branch in avro_type.children)
         column = columns.union_of(avro_type)
         if column.is_struct:
-            raise Misfit("belongs to a union of several types, which is not written as JSON")
+            raise Misfit("the schema has a union of several types, which cannot be written as JSON")
         if column.branches:
             avro_type = column.branches[-1] if column.type != "double" else _widest(column.branches)
     return JsonWriter(_write_of(avro_type, arrow_type, columns), may_be_null=may_be_null)
@@ -77,7 +77,7 @@ def _write_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns
 
 def _leaf(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Callable[[pa.Array], Any]:
     logical, given = logical_of(avro_type), family(arrow_type)
-    misfit = Misfit(f"is {arrow_type}, where the schema has {logical.name or avro_type}")
+    misfit = Misfit(f"the column has type {arrow_type}, but the schema has {logical.name or avro_type}")
     if logical.name == "decimal" and given in {"decimal", "whole"}:
         wanted = columns.type_of(avro_type)
         return lambda array: cast(array if given == "decimal" else cast(array, pa.decimal128(38, 0)), wanted).cast(
@@ -184,7 +184,7 @@ def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) 
     writers: list[tuple[str, str, JsonWriter]] = []
     for field in fields:
         if field.name not in children:
-            raise Misfit(f"has {field.name!r}, and the schema's {record} has no such field")
+            raise Misfit(f"the data has a field {field.name!r}, which the schema's {record} does not have")
         try:
             writer = json_writer_of(children[field.name], field.type, columns)
         except Misfit as error:
@@ -217,7 +217,7 @@ def _constants(record: AvroType, given: set[str]) -> str:
         default = each.default
         if isinstance(default, NoDefault):
             if child.kind != "null" and all(branch.kind != "null" for branch in child.children):
-                raise Misfit("is missing, and the schema has no default for it", each.name)
+                raise Misfit("the field is missing, and the schema has no default for it", each.name)
         elif default is not None:
             text += f",{msgspec.json.encode(each.name).decode()}:{msgspec.json.encode(default).decode()}"
     return text

@@ -31,14 +31,16 @@ def definition_for(fields: list[pa.Field], name: str = RECORD_NAME) -> bytes:
 
 def _record(fields: list[pa.Field], name: str, depth: int) -> dict[str, Any]:
     if depth > MAX_DEPTH:
-        raise Misfit(f"is nested deeper than {MAX_DEPTH} levels")
+        raise Misfit(f"the column is nested deeper than {MAX_DEPTH} levels")
     return {"type": "record", "name": name, "fields": [_field(each, f"{name}_{each.name}", depth) for each in fields]}
 
 
 def _field(field: pa.Field, inner_name: str, depth: int) -> dict[str, Any]:
     try:
         if not _NAME.fullmatch(field.name):
-            raise Misfit("has a name that Avro does not allow (letters, digits and _): rename it with alias()")
+            raise Misfit(
+                "Avro does not allow this name (allowed are letters, digits and _): rename the column with alias()"
+            )
         shown: dict[str, Any] = {"name": field.name, "type": _type(field, inner_name, depth)}
     except Misfit as error:
         raise error.inside(field.name) from None
@@ -61,19 +63,22 @@ def _never_null(arrow_type: pa.DataType, given: pa.DataType, name: str, depth: i
         return {"type": "array", "items": _type(given.value_field, name, depth + 1)}
     if pa.types.is_map(arrow_type):
         if family(plain_type(given.key_type)) != "text":
-            raise Misfit("is a map with keys that are not strings")
+            raise Misfit("the column is a map with keys that are not strings")
         return {"type": "map", "values": _type(given.item_field, name, depth + 1)}
     kind = family(arrow_type)
     if kind == "whole":
         if arrow_type == pa.uint64():
-            raise Misfit("is uint64, which no type of Avro holds: cast it to a decimal")
+            raise Misfit("the column has type uint64, which Avro does not have: cast the column to a decimal")
         return "int" if arrow_type.bit_width < 32 or arrow_type == pa.int32() else "long"
     if kind == "real":
         return "double" if arrow_type == pa.float64() else "float"
     if kind == "decimal":
         if arrow_type.precision > MAX_DECIMAL_PRECISION or not 0 <= arrow_type.scale <= arrow_type.precision:
-            raise Misfit(f"is {arrow_type}; decimals have at most {MAX_DECIMAL_PRECISION} digits and no negative scale")
+            raise Misfit(
+                f"the column has type {arrow_type}; a decimal must have at most {MAX_DECIMAL_PRECISION} digits and "
+                "no negative scale"
+            )
         return {"type": "bytes", "logicalType": "decimal", "precision": arrow_type.precision, "scale": arrow_type.scale}
     if kind not in _LEAVES:
-        raise Misfit(f"is {given}, which no schema can represent")
+        raise Misfit(f"the column has type {given}, which no schema can represent")
     return _LEAVES[kind]

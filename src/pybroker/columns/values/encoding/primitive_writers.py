@@ -105,7 +105,10 @@ class PrimitiveWriter:
     def __init__(self, schema_type: SchemaType, arrow_type: pa.DataType) -> None:
         families, self._wanted, self._write = _WRITERS[schema_type]
         if family(arrow_type) not in families and not pa.types.is_null(arrow_type):
-            raise Misfit(f"is {arrow_type}, where the schema is {'BYTES' if not schema_type else schema_type.name}")
+            raise Misfit(
+                f"the column has type {arrow_type}, but the schema has type "
+                f"{'BYTES' if not schema_type else schema_type.name}"
+            )
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
         array = cast(usual(array), self._wanted)

@@ -61,7 +61,7 @@ def value_encoder(
         if primitive is not None:
             return _ColumnEncoder(fields[0], primitive, _primitive_schema(primitive))
     if not fields:
-        raise Misfit("has no column for the payload")
+        raise Misfit("no column contains the payload")
     return _record_encoder(fields, SchemaInfo("JSON" if new == "JSON" else "AVRO", definition_for(fields, name)))
 
 
@@ -73,8 +73,8 @@ def _by_existing(fields: list[pa.Field], existing: SchemaInfo, schema_type: Sche
     if schema_type == SchemaType.KEY_VALUE:
         return KeyValueEncoder(fields, existing)
     raise Misfit(
-        f"cannot be written by the topic's {schema_type.name} schema; write complete payloads in one binary column "
-        f"{VALUE!r} instead"
+        f"the columns cannot be written with the topic's {schema_type.name} schema: write complete payloads in "
+        f"one binary column {VALUE!r}"
     )
 
 
@@ -92,7 +92,7 @@ def _primitive_schema(schema_type: SchemaType) -> SchemaInfo:
 def _only(fields: list[pa.Field]) -> pa.Field:
     if len(fields) != 1:
         names = ", ".join(field.name for field in fields) or "none"
-        raise Misfit(f"has the payload columns {names}, but the topic's schema requires exactly one")
+        raise Misfit(f"the data has the payload columns {names}, but the topic's schema requires exactly one column")
     return fields[0]
 
 
@@ -150,7 +150,7 @@ def _definition(schema: SchemaInfo) -> Any:
         definition = definition_of(schema.data)
         AvroColumns().type_of(definition)  # raises for a schema without columns, before other code traverses it
     except ValueError as error:
-        raise Misfit(f"cannot be written by the topic's schema: {error}") from None
+        raise Misfit(f"the columns cannot be written with the topic's schema: {error}") from None
     return definition
 
 
@@ -221,12 +221,13 @@ class KeyValueEncoder(ValueEncoder):
         by_name = {field.name: field for field in fields}
         if not by_name or set(by_name) - {KEY, VALUE}:
             raise Misfit(
-                f"has the payload columns {', '.join(by_name) or 'none'}, where KEY_VALUE takes {KEY!r} and {VALUE!r}"
+                f"the payload is in the columns {', '.join(by_name) or 'none'}, but a KEY_VALUE schema "
+                f"requires the columns {KEY!r} and {VALUE!r}"
             )
         try:
             both = sides(schema)
         except ValueError as error:
-            raise Misfit(f"cannot be written by the topic's schema: {error}") from None
+            raise Misfit(f"the columns cannot be written with the topic's schema: {error}") from None
         self._sides = [
             _side_of(by_name[name], info) if name in by_name else None
             for name, info in zip((KEY, VALUE), both, strict=True)
@@ -257,14 +258,15 @@ def _side_of(field: pa.Field, info: SchemaInfo) -> Side:
         return DefinedSide(field, info)
     if schema_type in PRIMITIVE_TYPES or schema_type == SchemaType.NONE:
         return PrimitiveSide(field, schema_type, info)
-    raise Misfit(f"cannot be written by a {schema_type.name} schema", field.name)
+    raise Misfit(f"the column cannot be written with a schema of type {schema_type.name}", field.name)
 
 
 def _new_key_value(fields: list[pa.Field], separated: bool) -> ValueEncoder:
     by_name = {field.name: field for field in fields}
     if set(by_name) != {KEY, VALUE}:
         raise Misfit(
-            f"has the payload columns {', '.join(by_name) or 'none'}, where KEY_VALUE takes {KEY!r} and {VALUE!r}"
+            f"the payload is in the columns {', '.join(by_name) or 'none'}, but a KEY_VALUE schema requires "
+            f"the columns {KEY!r} and {VALUE!r}"
         )
     made = {name: _new_side(by_name[name]) for name in (KEY, VALUE)}
     properties = {ENCODING: "SEPARATED" if separated else "INLINE"}
@@ -283,5 +285,9 @@ def _new_side(field: pa.Field) -> SchemaInfo:
     if primitive is not None:
         return _primitive_schema(primitive)
     if not pa.types.is_struct(arrow_type):
-        raise Misfit(f"is {field.type}; a side of KEY_VALUE is a primitive type or a struct", field.name)
+        raise Misfit(
+            f"the column has type {field.type}; the key and the value of KEY_VALUE must have a primitive type or "
+            "be a struct",
+            field.name,
+        )
     return SchemaInfo("AVRO", definition_for(list(field.type), field.name.capitalize()))
