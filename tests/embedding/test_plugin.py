@@ -154,7 +154,7 @@ def test_each_has_its_own(pulsar_broker, number):
 @pytest.mark.parametrize(
     ("ini", "arguments", "told"),
     [
-        ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes: use one of never, module, test"),
+        ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes is invalid: use one of never, module, test"),
         ("pulsar_broker_scope = week", (), "use one of session"),
         ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url needs --pulsar-url"),
     ],

@@ -140,7 +140,7 @@ def many_documents(path: Path, number: int) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("export", "x", "--data", "missing"), "has no metadata.db"),
+        (("export", "x", "--data", "missing"), "contains no metadata.db"),
         (("import", "missing", "--data", "d"), "missing"),
         (("check", "--metadata-store", "etcd:localhost"), "supported are zk:"),
         (("check", "--metadata-store", "zk:127.0.0.1:1", "--set", "metadataStoreStartTimeoutSeconds=1"), "127.0.0.1:1"),
