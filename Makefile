@@ -67,10 +67,12 @@ help:
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
 	@echo 'make sample-directories    sample data directories that do not exist yet, made by the brokers of their commits'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
-	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
+	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small; ARGS="--cluster" several brokers'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times below the client, and 100 times below topics; nothing confirmed is lost'
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
+	@echo 'make cluster-rounds        random faults of three brokers, ZooKeeper and bookies under load of all kinds of clients, 200 from SEED on'
+	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java --session 30"'
 	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
@@ -249,6 +251,22 @@ cluster-faults: $(STAMP)
 	    FAULTS=$(CLUSTER_FAULTS_PART) FAULT_SEED=$$(($(SEED) + part)) $(BIN)/python -m pytest tests/bookkeeper/test_broker_faults.py -s $(ARGS) \
 	        || exit 1; \
 	done
+
+# In parts, so that one part can be repeated with its seed.
+CLUSTER_ROUNDS ?= 200
+CLUSTER_ROUNDS_PART := 20
+.PHONY: cluster-rounds
+cluster-rounds: $(STAMP)
+	@$(REQUIRE_JAVA)
+	for part in $$(seq 0 $$((($(CLUSTER_ROUNDS) - 1) / $(CLUSTER_ROUNDS_PART)))); do \
+	    ROUNDS=$(CLUSTER_ROUNDS_PART) ROUNDS_SEED=$$(($(SEED) + part)) $(BIN)/python -m pytest tests/bookkeeper/test_cluster_rounds.py -s $(ARGS) \
+	        || exit 1; \
+	done
+
+.PHONY: service-gaps
+service-gaps: $(STAMP)
+	@$(REQUIRE_JAVA)
+	$(BIN)/python -m tests.bookkeeper.service_gaps $(ARGS)
 
 .PHONY: test-cluster
 test-cluster: $(STAMP)

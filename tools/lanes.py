@@ -66,6 +66,19 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     # Fixed seeds that are known to pass. `make simulate` runs others.
     "simulate": (
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),
+        (
+            "python",
+            "-m",
+            "tests.simulate",
+            "--cluster",
+            "--seed",
+            "1000",
+            "--seeds",
+            "20",
+            "--jobs",
+            "{workers}",
+            "--quiet",
+        ),
     ),
 }
 MARKERS = {"clients": ("java", "go", "promtool"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}

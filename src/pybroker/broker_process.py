@@ -582,11 +582,17 @@ class Broker:
 
     async def _join_cluster(self, membership: ClusterMembership) -> None:
         """Start to own bundles, and register. From then on, Java brokers send clients here. Raises StoreError."""
-        from pybroker.cluster.membership.load_shedding_task import LoadSheddingTask  # noqa: PLC0415  (only in a cluster)
+        from pybroker.cluster.membership.bundle_split_task import BundleSplitTask  # noqa: PLC0415  (only in a cluster)
+        from pybroker.cluster.membership.load_shedding_task import LoadSheddingTask  # noqa: PLC0415
+        from pybroker.cluster.membership.stored_load_data import StoredLoadData  # noqa: PLC0415
 
         others = await self.service.join(membership)
         await membership.start(float(self.config.metadata_store_start_timeout_seconds))
         self._tasks.start(LoadSheddingTask(self.runtime, membership, others).run(), "shedding")
+        stored = StoredLoadData(self.runtime, membership, self.service.metadata_store)
+        self._tasks.start(stored.run(), "load averages")
+        splits = BundleSplitTask(self.runtime, membership, self.service.resources, stored, others)
+        self._tasks.start(splits.run(), "bundle splits")
 
     async def _leave_cluster(self) -> None:
         """Deregister, so that no new bundle is assigned to this broker. A failing store does not prevent the broker
@@ -649,7 +655,9 @@ class Broker:
         is_clean = True
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                await self.service.end_transactions()
                 await self._leave_cluster()
+                await self.service.hand_over()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

@@ -1,17 +1,20 @@
-"""Clients of one topic while faults happen to its broker, bookies and ZooKeeper, and a judge of what they saw.
+"""Clients of one topic while faults happen to brokers, bookies and ZooKeeper, and an oracle for the messages they receive.
 
 The official client publishes (single messages, batches, batches by key) and consumes with all types of subscriptions. It cannot
 request receipts of acknowledgements, so a second set of subscriptions has consumers on single connections, which do.
-Consumers reconnect after each loss of their connection.
+Consumers reconnect after each loss of their connection. With several brokers, each client begins at another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Iterable
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,8 +33,12 @@ PAUSE_S = 0.02
 ANSWER_S = 5.0
 QUIET_S = 2.0
 READER_ATTEMPTS = 6
+LOOKUPS = 10
+CHECK_OPEN_S = 60.0
 LEFT_SHARE = 0.1
-"""Share of messages that consumers with receipts do not acknowledge at once."""
+"""Share of messages that consumers with receipts do not acknowledge."""
+LEFT_S = 3.0
+"""A consumer of Key_Shared acknowledges them after this time: they block their keys when these move to another consumer."""
 TYPES = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Failover": pulsar.ConsumerType.Failover,
@@ -59,6 +66,8 @@ class Promises:
         self.sent = dict.fromkeys(PRODUCERS, 0)
         self.receipted: dict[str, Message] = {}
         self.receipts = dict.fromkeys(PRODUCERS, 0)
+        self.partitions: dict[int, int] = {}
+        """By ledger; -1 for a topic without partitions."""
         self.failed: list[str] = []
         self.broken: list[str] = []
 
@@ -69,7 +78,13 @@ class Promises:
                 self.failed.append(f"{body}: {result}")
                 return
             self.receipted[body] = (where.ledger_id(), where.entry_id(), where.batch_index())
+            self.partitions[where.ledger_id()] = where.partition()
             self.receipts[name] += 1
+
+    def messages_of(self, partition: int) -> set[Message]:
+        """Return the messages of one partition that have a receipt."""
+        with self.lock:
+            return {each for each in self.receipted.values() if self.partitions[each[0]] == partition}
 
     def check_receipts(self) -> None:
         """Positions of a stream's receipts have the order in which the messages were sent."""
@@ -87,12 +102,15 @@ class Promises:
 class Publisher:
     """A thread with one producer, which resends until it has a receipt."""
 
-    def __init__(self, client: pulsar.Client, topic: str, name: str, promises: Promises, chance: Random) -> None:
-        self._name = name
+    def __init__(
+        self, client: pulsar.Client, topic: str, name: str, promises: Promises, chance: Random, pause_s: float
+    ) -> None:
+        self.name = name
+        self._pause_s = pause_s
         self._promises = promises
         self._chance = chance
         self._stop = threading.Event()
-        self._producer = client.create_producer(
+        self.producer = client.create_producer(
             topic,
             producer_name=f"{topic.rpartition('/')[2]}-{name}",
             send_timeout_millis=0,
@@ -100,12 +118,14 @@ class Publisher:
             batching_enabled=name != "single",
             batching_max_messages=BATCH_MESSAGES,
             batching_type=pulsar.BatchingType.KeyBased if name == KEYED else pulsar.BatchingType.Default,
+            # Messages without a key have an order only within their partition.
+            message_routing_mode=pulsar.PartitionsRoutingMode.UseSinglePartition,
         )
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        promises, name = self._promises, self._name
+        promises, name = self._promises, self.name
         while not self._stop.is_set():
             number = promises.sent[name]
             body = f"{name}:{number}:".ljust(self._chance.choice((20, 20, 1000, 6000)), ".")
@@ -113,13 +133,13 @@ class Publisher:
             if number - promises.receipts[name] >= MAX_PENDING:
                 self._stop.wait(0.02)
                 continue
-            self._producer.send_async(
+            self.producer.send_async(
                 body.encode(),
                 lambda result, where, number=number: promises.answered(name, number, result, where),
                 partition_key=key,
             )
             promises.sent[name] += 1
-            self._stop.wait(PAUSE_S if name == "single" or number % BATCH_MESSAGES == 0 else 0.001)
+            self._stop.wait(self._pause_s if name == "single" or number % BATCH_MESSAGES == 0 else 0.001)
 
     def stop(self) -> None:
         self._stop.set()
@@ -129,15 +149,17 @@ class Publisher:
 class OfficialSubscription:
     """A subscription of the official client, with one thread for each consumer. Checks the order of first deliveries."""
 
-    def __init__(self, client: pulsar.Client, topic: str, kind: str, consumers: int, promises: Promises) -> None:
+    def __init__(
+        self, clients: Sequence[pulsar.Client], topic: str, kind: str, consumers: int, promises: Promises
+    ) -> None:
         self.kind = kind
         self.seen: set[str] = set()
         self._promises = promises
         self._last: dict[str, int] = defaultdict(lambda: -1)
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._consumers = [
-            client.subscribe(
+        self.consumers = [
+            clients[number % len(clients)].subscribe(
                 topic,
                 f"official-{kind}",
                 TYPES[kind],
@@ -146,7 +168,7 @@ class OfficialSubscription:
             )
             for number in range(consumers)
         ]
-        self._threads = [threading.Thread(target=self._guarded, args=(each,), daemon=True) for each in self._consumers]
+        self._threads = [threading.Thread(target=self._guarded, args=(each,), daemon=True) for each in self.consumers]
         for thread in self._threads:
             thread.start()
 
@@ -183,6 +205,10 @@ class OfficialSubscription:
                 self._promises.broken.append(f"{self.kind}: {body} came after {self._last[stream]} of {stream}")
             self._last[stream] = max(number, self._last[stream])
 
+    def disconnected(self) -> list[int]:
+        """Return the numbers of the consumers without a connection."""
+        return [number for number, each in enumerate(self.consumers) if not each.is_connected()]
+
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
@@ -190,10 +216,12 @@ class OfficialSubscription:
 
 
 class ReceiptedSubscription:
-    """A subscription of which every acknowledgement has a receipt."""
+    """A subscription of a topic or of one partition, in which every acknowledgement has a receipt."""
 
-    def __init__(self, kind: str, promises: Promises) -> None:
+    def __init__(self, kind: str, topic: str, partition: int, promises: Promises) -> None:
         self.kind = kind
+        self.topic = topic
+        self.partition = partition
         self.seen: set[Message] = set()
         self.acked: set[Message] = set()
         self.acked_up_to = (-1, -1)
@@ -207,6 +235,10 @@ class ReceiptedSubscription:
         return f"receipted-{self.kind}"
 
     @property
+    def label(self) -> str:
+        return self.name if self.partition < 0 else f"{self.name} of partition {self.partition}"
+
+    @property
     def is_cumulative(self) -> bool:
         return self.kind in {"Exclusive", "Failover"}
 
@@ -214,11 +246,29 @@ class ReceiptedSubscription:
         for message in messages:
             self.seen.add(message)
             if message in self.acked or message[:2] <= self.acked_up_to:
-                self._promises.broken.append(f"{self.kind}: {message} came again after its receipted acknowledgement")
+                self._promises.broken.append(f"{self.label}: {message} came again after its receipted acknowledgement")
 
     def is_owed(self, message: Message) -> bool:
         """Return whether no acknowledgement of the message was sent."""
         return message not in self.maybe_acked and message[:2] > self.maybe_up_to
+
+
+@dataclass(frozen=True)
+class Service:
+    """The brokers of a cluster. Clients use the addresses of `listener`, empty for the internal one."""
+
+    urls: Sequence[str]
+    listener: str = ""
+
+    def client(self, first: int = 0, operation_timeout_s: int = 60) -> pulsar.Client:
+        """Return a client that begins at broker number `first`."""
+        urls = [self.urls[(first + each) % len(self.urls)] for each in range(len(self.urls))]
+        return pulsar.Client(
+            "pulsar://" + ",".join(each.removeprefix("pulsar://") for each in urls),
+            operation_timeout_seconds=operation_timeout_s,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            listener_name=self.listener or None,
+        )
 
 
 class Connection:
@@ -231,22 +281,17 @@ class Connection:
         self._replies: list[dict[str, Any]] = []
 
     @classmethod
-    async def open(cls, url: str, topic: str, name: str, kind: str, consumer_name: str) -> Connection:
-        """Raises OSError and TimeoutError."""
-        address = urlsplit(url)
-        connection = cls(*await asyncio.open_connection(address.hostname, address.port))
+    async def open(
+        cls, service: Service, first: int, subscription: ReceiptedSubscription, consumer_name: str
+    ) -> Connection:
+        """Look the topic up at broker number `first` and subscribe at its owner. Raises OSError and TimeoutError."""
+        connection = await cls._at_owner(service, first, subscription.topic)
         try:
-            connection.send(pb.BaseCommand.CONNECT, client_version="faults", protocol_version=21)
-            await connection.reply()
-            connection.send(pb.BaseCommand.PARTITIONED_METADATA, topic=topic, request_id=1)
-            await connection.reply()
-            connection.send(pb.BaseCommand.LOOKUP, topic=topic, request_id=2)
-            await connection.reply()
             connection.send(
                 pb.BaseCommand.SUBSCRIBE,
-                topic=topic,
-                subscription=name,
-                subType=pb.CommandSubscribe.SubType.Value(kind),
+                topic=subscription.topic,
+                subscription=subscription.name,
+                subType=pb.CommandSubscribe.SubType.Value(subscription.kind),
                 consumer_id=1,
                 consumer_name=consumer_name,
                 request_id=3,
@@ -260,6 +305,36 @@ class Connection:
             raise
         connection.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=PERMITS)
         return connection
+
+    @classmethod
+    async def _at_owner(cls, service: Service, first: int, topic: str) -> Connection:
+        url, is_authoritative = service.urls[first % len(service.urls)], False
+        for _ in range(LOOKUPS):
+            address = urlsplit(url)
+            async with asyncio.timeout(ANSWER_S):
+                connection = cls(*await asyncio.open_connection(address.hostname, address.port))
+            try:
+                connection.send(pb.BaseCommand.CONNECT, client_version="faults", protocol_version=21)
+                await connection.reply()
+                connection.send(
+                    pb.BaseCommand.LOOKUP,
+                    topic=topic,
+                    request_id=1,
+                    authoritative=is_authoritative,
+                    advertised_listener_name=service.listener,
+                )
+                reply = await connection.reply()
+                if reply["response"] == "Failed":
+                    raise ConnectionError(str(reply))
+                if reply["response"] == "Connect" and reply["brokerServiceUrl"] == url:
+                    return connection
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+            is_authoritative = reply["response"] == "Redirect" and bool(reply.get("authoritative"))
+            url = reply["brokerServiceUrl"]
+        raise ConnectionError(f"the lookup of {topic} does not end at an owner")
 
     def send(self, command_type: pb.BaseCommand.Type, **fields: Any) -> None:
         self._writer.write(frame(encode(command_type, **fields)))
@@ -285,20 +360,20 @@ class Connection:
 class ReceiptedConsumer:
     """A consumer that acknowledges with receipts, and reconnects until it is cancelled."""
 
-    def __init__(self, subscription: ReceiptedSubscription, url: str, topic: str, name: str, chance: Random) -> None:
+    def __init__(self, subscription: ReceiptedSubscription, service: Service, name: str, chance: Random) -> None:
         self._subscription = subscription
-        self._url = url
-        self._topic = topic
+        self._service = service
         self._name = name
         self._chance = chance
         self._request_id = 10
+        self._left: deque[tuple[float, dict[str, Any]]] = deque()
 
     async def run(self) -> None:
+        first = self._chance.randrange(len(self._service.urls))
         while True:
+            first += 1
             with suppress(OSError, TimeoutError):
-                connection = await Connection.open(
-                    self._url, self._topic, self._subscription.name, self._subscription.kind, self._name
-                )
+                connection = await Connection.open(self._service, first, self._subscription, self._name)
                 try:
                     await self._consume(connection)
                 finally:
@@ -308,6 +383,7 @@ class ReceiptedConsumer:
     async def _consume(self, connection: Connection) -> None:
         subscription = self._subscription
         unanswered: dict[int, list[Message]] = {}
+        self._left.clear()
         received: list[dict[str, Any]] = []
         used = 0
         while True:
@@ -333,6 +409,9 @@ class ReceiptedConsumer:
                 self._request_id += 1
                 unanswered[self._request_id] = self._acknowledge(connection, received)
                 received = []
+            while self._left and self._left[0][0] < time.monotonic():
+                self._request_id += 1
+                unanswered[self._request_id] = self._acknowledge_left(connection, self._left.popleft()[1])
 
     def _receipted(self, messages: list[Message]) -> None:
         subscription = self._subscription
@@ -366,12 +445,22 @@ class ReceiptedConsumer:
                     kept &= ~(1 << index)
                 one.ack_set.append(kept)
                 one.batch_size = count
+            if len(chosen) < len(messages) and subscription.kind == "Key_Shared":
+                self._left.append((time.monotonic() + LEFT_S, reply))
             if chosen:
                 ids.append(one)
                 acked += chosen
         subscription.maybe_acked.update(acked)
         self._send_ack(connection, ids, pb.CommandAck.Individual)
         return acked
+
+    def _acknowledge_left(self, connection: Connection, reply: dict[str, Any]) -> list[Message]:
+        """Send one ACK of a whole entry, and return its messages."""
+        ledger_id, entry_id = position_of(reply)
+        messages = messages_of(reply)
+        self._subscription.maybe_acked.update(messages)
+        self._send_ack(connection, [pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)], pb.CommandAck.Individual)
+        return messages
 
     def _send_ack(self, connection: Connection, ids: list[pb.MessageIdData], ack_type: pb.CommandAck.AckType) -> None:
         connection.send(
@@ -394,27 +483,50 @@ def messages_of(reply: dict[str, Any]) -> list[Message]:
 
 
 class ClusterLoad:
-    """All clients of one topic."""
+    """All clients of one topic, which has partitions unless `partitions` is 0.
 
-    def __init__(self, url: str, topic: str, chance: Random) -> None:
+    The constructor blocks until the official clients are connected. `begin` starts the other ones.
+    """
+
+    def __init__(
+        self, service: Service, topic: str, chance: Random, *, partitions: int = 0, pause_s: float = PAUSE_S
+    ) -> None:
         self.promises = Promises()
-        self._url = url
-        self._topic = topic
+        self._service = service
         self._chance = chance
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self._client = pulsar.Client(url, logger=logger, operation_timeout_seconds=60)
+        self._topics = {index: f"{topic}-partition-{index}" for index in range(partitions)} or {-1: topic}
+        self._clients = [service.client(each) for each in range(len(service.urls))]
         # Acknowledges nothing, so that all messages can be read at the end.
-        self._client.subscribe(topic, "audit", initial_position=pulsar.InitialPosition.Earliest).close()
+        self._clients[0].subscribe(topic, "audit", initial_position=pulsar.InitialPosition.Earliest).close()
         self.official = [
-            OfficialSubscription(self._client, topic, kind, 1 if kind == "Exclusive" else 2, self.promises)
+            OfficialSubscription(
+                [*self._clients[number % len(self._clients) :], *self._clients],
+                topic,
+                kind,
+                1 if kind == "Exclusive" else 2,
+                self.promises,
+            )
+            for number, kind in enumerate(TYPES)
+        ]
+        self.receipted = [
+            ReceiptedSubscription(kind, name, index, self.promises)
             for kind in TYPES
+            for index, name in self._topics.items()
         ]
-        self.receipted = [ReceiptedSubscription(kind, self.promises) for kind in TYPES]
         self._publishers = [
-            Publisher(self._client, topic, name, self.promises, Random(chance.random())) for name in PRODUCERS
+            Publisher(
+                self._clients[number % len(self._clients)], topic, name, self.promises, Random(chance.random()), pause_s
+            )
+            for number, name in enumerate(PRODUCERS)
         ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Start the consumers with receipts, on the present event loop."""
         self._tasks = [
-            asyncio.create_task(ReceiptedConsumer(each, url, topic, f"r{number}", Random(chance.random())).run())
+            asyncio.create_task(
+                ReceiptedConsumer(each, self._service, f"r{number}", Random(self._chance.random())).run()
+            )
             for each in self.receipted
             for number in range(1 if each.kind == "Exclusive" else 2)
         ]
@@ -440,26 +552,70 @@ class ClusterLoad:
             assert loop.time() - began_s < deadline_s, f"no progress in {deadline_s} s: {before} {now}"
             await asyncio.sleep(0.02)
 
+    async def catches_up(self, deadline_s: float) -> None:
+        """Wait until each subscription has received all messages that have a receipt now, each stream of messages continues,
+        acknowledgements of each subscription have receipts, and all clients are connected.
+        """
+        promises = self.promises
+        bodies = set(promises.receipted)
+        sent = dict(promises.sent)
+        streams = {stream_of(name, sent[name] + each) for name in PRODUCERS for each in range(STEP[name])}
+        missing: dict[str, set[Any]] = {}
+        for official in self.official:
+            missing[f"not received by {official.kind}"] = bodies - official.seen
+        for each in self.receipted:
+            missing[f"not received by {each.label}"] = promises.messages_of(each.partition) - each.seen
+        acknowledged = {each: each.receipts for each in self.receipted}
+
+        def is_behind() -> bool:
+            assert not promises.broken, promises.broken[:5]
+            for official in self.official:
+                missing[f"not received by {official.kind}"] -= official.seen
+            for each in self.receipted:
+                missing[f"not received by {each.label}"] -= each.seen
+            continued = {
+                stream_of(name, number)
+                for name, first in sent.items()
+                for number in range(first, promises.sent[name])
+                if f"{name}:{number}" in promises.receipted
+            }
+            missing["without a new receipt"] = streams - continued
+            missing["without receipts of acknowledgements"] = {
+                each.label for each, before in acknowledged.items() if each.receipts == before
+            }
+            missing["not connected"] = {
+                *(f"{official.kind} {number}" for official in self.official for number in official.disconnected()),
+                *(each.name for each in self._publishers if not each.producer.is_connected()),
+            }
+            return any(missing.values())
+
+        await until(
+            lambda: not is_behind(),
+            deadline_s,
+            lambda: str({text: (len(some), sorted(some)[:3]) for text, some in missing.items() if some}),
+        )
+
     async def stop_publishing(self, deadline_s: float) -> None:
         """Stop the producers, and wait until all messages have receipts and were received by all subscriptions."""
         for publisher in self._publishers:
             await asyncio.to_thread(publisher.stop)
         promises = self.promises
-        await _until(lambda: not self._unanswered(), deadline_s, lambda: f"no answer: {self._unanswered()}")
+        await until(lambda: not self._unanswered(), deadline_s, lambda: f"no answer: {self._unanswered()}")
         assert not promises.failed, promises.failed[:5]
         promises.check_receipts()
-        bodies, messages = set(promises.receipted), set(promises.receipted.values())
-        await _until(
+        bodies = set(promises.receipted)
+        messages = {partition: promises.messages_of(partition) for partition in self._topics}
+        await until(
             lambda: (
                 all(bodies <= each.seen for each in self.official)
-                and all(messages <= each.seen for each in self.receipted)
+                and all(messages[each.partition] <= each.seen for each in self.receipted)
             ),
             deadline_s,
             lambda: (
                 "not delivered: "
                 + str(
                     {each.kind: sorted(bodies - each.seen)[:3] for each in self.official}
-                    | {each.name: sorted(messages - each.seen)[:3] for each in self.receipted}
+                    | {each.label: sorted(messages[each.partition] - each.seen)[:3] for each in self.receipted}
                 )
             ),
         )
@@ -477,8 +633,9 @@ class ClusterLoad:
         """End all clients, and wait for answers on the way."""
         for subscription in self.official:
             await asyncio.to_thread(subscription.stop)
-        with suppress(pulsar.PulsarException):
-            await asyncio.to_thread(self._client.close)
+        for client in self._clients:
+            with suppress(pulsar.PulsarException):
+                await asyncio.to_thread(client.close)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -493,56 +650,67 @@ class ClusterLoad:
 
     def _check_topic(self) -> None:
         promises = self.promises
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(self._url, logger=logger, operation_timeout_seconds=5)
-        for attempt in range(READER_ATTEMPTS):
-            # A new consumer of this client does not try again after PersistenceError: not all bookies may have registered.
-            try:
-                reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
-                break
-            except pulsar.Timeout:
-                if attempt == READER_ATTEMPTS - 1:
-                    raise
+        client = self._service.client(operation_timeout_s=5)
         missing = dict(promises.receipted)
         last: dict[str, int] = {}
         seen: set[str] = set()
-        while reader.has_message_available():
-            message = reader.read_next(30_000)
-            name, text, _ = message.data().decode().split(":")
-            body, number = f"{name}:{text}", int(text)
-            where = message.message_id()
-            if missing.get(body) == (where.ledger_id(), where.entry_id(), where.batch_index()):
-                del missing[body]
-            if body not in seen:
-                seen.add(body)
-                stream = stream_of(name, number)
-                expected = last[stream] + STEP[name] if stream in last else number % STEP[name]
-                if number != expected:
-                    promises.broken.append(f"{body} is stored where {expected} is expected")
-                last[stream] = number
+        for topic in self._topics.values():
+            reader = self._reader(client, topic)
+            while reader.has_message_available():
+                message = reader.read_next(30_000)
+                name, text, _ = message.data().decode().split(":")
+                body, number = f"{name}:{text}", int(text)
+                where = message.message_id()
+                if missing.get(body) == (where.ledger_id(), where.entry_id(), where.batch_index()):
+                    del missing[body]
+                if body not in seen:
+                    seen.add(body)
+                    stream = stream_of(name, number)
+                    expected = last[stream] + STEP[name] if stream in last else number % STEP[name]
+                    if number != expected:
+                        promises.broken.append(f"{body} is stored where {expected} is expected")
+                    last[stream] = number
         client.close()
         if missing:
             promises.broken.append(f"{len(missing)} receipted messages are lost: {sorted(missing.items())[:3]}")
 
+    @staticmethod
+    def _reader(client: pulsar.Client, topic: str) -> pulsar.Reader:
+        for _ in range(READER_ATTEMPTS - 1):
+            # A new consumer of this client does not try again after PersistenceError: not all bookies may have registered.
+            with suppress(pulsar.Timeout):
+                return client.create_reader(topic, pulsar.MessageId.earliest)
+        return client.create_reader(topic, pulsar.MessageId.earliest)
+
+    async def _opened(self, subscription: ReceiptedSubscription) -> Connection:
+        """Open a consumer, perhaps of a topic without an owner at first."""
+        async with asyncio.timeout(CHECK_OPEN_S):
+            for first in itertools.count():
+                with suppress(OSError, TimeoutError):
+                    return await Connection.open(self._service, first, subscription, "check")
+                await asyncio.sleep(0.5)
+        raise AssertionError("the loop does not end")
+
     async def _check_subscription(self, subscription: ReceiptedSubscription) -> None:
         """Messages without an acknowledgement come again, those with a receipted one do not."""
-        owed = {each for each in self.promises.receipted.values() if subscription.is_owed(each)}
-        connection = await Connection.open(self._url, self._topic, subscription.name, subscription.kind, "check")
+        messages = self.promises.messages_of(subscription.partition)
+        owed = {each for each in messages if subscription.is_owed(each)}
+        connection = await self._opened(subscription)
         with suppress(TimeoutError):
             while True:
                 reply = await connection.reply(20.0 if owed else QUIET_S)
-                messages = messages_of(reply)
-                subscription.delivered(messages)
-                owed.difference_update(messages)
-                connection.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=len(messages))
+                received = messages_of(reply)
+                subscription.delivered(received)
+                owed.difference_update(received)
+                connection.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=len(received))
         connection.close()
         if owed:
-            self.promises.broken.append(f"{subscription.kind}: {len(owed)} messages do not come: {sorted(owed)[:3]}")
+            self.promises.broken.append(f"{subscription.label}: {len(owed)} messages do not come: {sorted(owed)[:3]}")
 
 
-async def _until(condition: Any, deadline_s: float, text: Any) -> None:
+async def until(condition: Callable[[], bool], deadline_s: float, text: Callable[[], str]) -> None:
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     while not condition():
         assert loop.time() - began_s < deadline_s, text()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)

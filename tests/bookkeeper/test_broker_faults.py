@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.bookkeeper.cluster_load import ClusterLoad
+from tests.bookkeeper.cluster_load import ClusterLoad, Service
 from tests.support.bookkeeper_cluster import Bookie, BookKeeperCluster, bookkeeper_cluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.small_disk import small_disks_work
@@ -200,7 +200,9 @@ async def test_receipts_hold_through_random_faults(own_cluster: BookKeeperCluste
     faults = Faults(own_cluster, broker, chance)
     number = 0
     for story, kinds in enumerate(stories(FAULTS, chance)):
-        load = ClusterLoad(broker.url, f"persistent://public/default/story-{story}", chance)
+        topic = f"persistent://public/default/story-{story}"
+        load = await asyncio.to_thread(ClusterLoad, Service([broker.url]), topic, chance)
+        load.begin()
         try:
             await load.advances(PROGRESS, DEADLINE_S)
             for kind in kinds:

@@ -21,6 +21,7 @@ from tests.support.bookkeeper_cluster import BookKeeperCluster
 
 from pybroker.bookkeeper import BookKeeperOptions
 from pybroker.bookkeeper.errors import NoSuchLedger
+from pybroker.wire import pulsar_api_pb2 as pb
 
 pytestmark = pytest.mark.long
 __all__ = ["brokers"]
@@ -157,10 +158,11 @@ class Compaction:
                     await client.ledger_metadata(ledger_id)
             custom = (await client.ledger_metadata(last)).custom
             assert custom["component"] == b"compacted-ledger"
-            # A Java broker writes the topic into a property of another name.
-            assert self.topic.encode() in custom.values()
-            if writer == "own":
-                assert custom["pulsar/compacted-topic"] == self.topic.encode()
+            assert custom.keys() == {"application", "component", "pulsar/compactedTopic", "pulsar/compactedTo"}, writer
+            assert custom["pulsar/compactedTopic"] == self.topic.encode()
+            last_message = pb.MessageIdData.FromString(custom["pulsar/compactedTo"])
+            expected = pb.MessageIdData(ledgerId=last_message.ledgerId, entryId=last_message.entryId, batch_size=0)
+            assert last_message == expected, writer
 
 
 class Deduplicated:

@@ -9,7 +9,7 @@ from tests.support.java_broker import class_path
 
 from pybroker.bookkeeper_store.cursor_documents import decode_position_info, state_of_entry
 from pybroker.bookkeeper_store.cursor_node import COMPACTED_LEDGER, COMPACTION_CURSOR, DEDUPLICATION_CURSOR, CursorNode
-from pybroker.broker.cluster.java_transaction_snapshots import encode_snapshot
+from pybroker.broker.cluster.java_snapshot_format import encode_snapshot
 from pybroker.compaction.stored_entry import PulsarFormat
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo

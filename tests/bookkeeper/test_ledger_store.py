@@ -15,6 +15,7 @@ from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerStore
 from pybroker.memory.broker_memory import Memory
+from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
 from pybroker.wire.entry_metadata import entry_message_count
 
@@ -26,8 +27,13 @@ class OwnLedgers(BookKeeperLedgerStore):
 
     own: set[int]
 
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
-        ledger_id = await super().create_ledger(purpose, owner)
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
+        ledger_id = await super().create_ledger(purpose, owner, compacted_up_to)
         self.own.add(ledger_id)
         return ledger_id
 

@@ -439,6 +439,7 @@ def test_no_page_is_wider_than_the_screen(
         ("messages", topic),
         ("transactions",),
         ("broker",),
+        ("cluster",),
         ("docs",),
     ]
     with opened(browser, address(broker, *pages[0]), width=width, dark=dark) as page:

@@ -11,11 +11,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pulsar
+from tests.support.cluster_brokers import FixedRegistry
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+from pybroker.client import connect
 from pybroker.cluster.bundles import hash_position
+from pybroker.model.names import TopicName
+from pybroker.transactions.coordinators import DEFAULT_COORDINATORS, partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/orders"
@@ -168,6 +172,10 @@ async def _rest_calls_are_redirected() -> None:
             status, stats = await rest(broker, "GET", f"{ADMIN}/stats")
             assert (status, stats["ownerBroker"]) == (200, other.registered.broker_id)
             assert await rest(broker, "GET", f"{NAMESPACE}/topics") == (200, [TOPIC])
+            _, places = await rest(broker, "GET", "/admin/v2/brokers/internal-configuration")
+            assert places["ledgersRootPath"] == "/ledgers"
+            status, _ = await rest(broker, "DELETE", "/admin/v2/bookies/racks-info/bookie:3181")
+            assert status == 404
             assert await rest(broker, "PUT", f"{ADMIN}/subscription/one") in (
                 (204, None),
                 (409, "Subscription already exists for topic"),
@@ -191,6 +199,23 @@ async def _rest_calls_are_redirected() -> None:
         )
         assert await rest(leader, "DELETE", ADMIN) == (204, None)
         assert await rest(other, "GET", f"{NAMESPACE}/topics") == (200, [])
+
+
+def test_rest_calls_without_a_leader_reach_the_chosen_broker() -> None:
+    asyncio.run(_rest_calls_without_a_leader())
+
+
+async def _rest_calls_without_a_leader() -> None:
+    """Each broker chooses the other one, which must not choose again."""
+    async with modelled_cluster() as cluster:
+        one, other = cluster.brokers
+        for each, chosen in ((one, other), (other, one)):
+            assert each.service.ownership is not None
+            registry = each.service.ownership.registry
+            assert isinstance(registry, FixedRegistry)
+            registry.leader_id = ""
+            registry.choose = lambda _bundle, chosen=chosen: chosen.registered  # type: ignore[misc]
+        assert (await rest(one, "PUT", ADMIN))[0] == 204
 
 
 def test_unload_transfer_and_split_keep_clients_and_messages() -> None:
@@ -241,6 +266,34 @@ async def _moves() -> None:
             await exchange()
 
 
+def test_leader_moves_a_bundle_of_a_java_broker_without_a_destination_in_the_redirect() -> None:
+    asyncio.run(_java_owner())
+
+
+async def _java_owner() -> None:
+    """A Java broker sends an unload with a destination to the leader: such a redirect would never end."""
+    java = {"nativeUrl": "pulsar://java:6650", "httpUrl": "http://java:8080", "disabled": False}
+    async with modelled_cluster() as cluster:
+        leader, other = cluster.brokers
+        _, bundle = await rest(leader, "GET", f"{LOOKUP}/bundle")
+        await leader.store.put(f"/namespace/public/default/{bundle}", json.dumps(java).encode())
+        path = f"{NAMESPACE}/{bundle}/unload"
+        for each in cluster.brokers:
+            with_destination = f"{path}?destinationBroker={other.registered.broker_id}"
+            status, location = await rest(each, "PUT", with_destination, follows=False)
+            assert status == 307, location
+            query = (
+                "authoritative=true"
+                if each is leader
+                else f"destinationBroker={other.registered.broker_id.replace(':', '%3A')}&authoritative=false"
+            )
+            assert location == f"http://java:8080{path}?{query}"
+        assert leader.service.ownership is not None
+        assert leader.service.ownership.registry.assigned == {  # type: ignore[attr-defined]
+            f"public/default/{bundle}": other.registered.broker_id
+        }
+
+
 def test_lost_session_closes_topics_and_another_broker_serves_them() -> None:
     asyncio.run(_lost_session())
 
@@ -270,6 +323,57 @@ async def _lost_session() -> None:
         assert received.data() == b"after"
         assert owner(cluster) is two
         await until(lambda: _is_healthy(one))
+
+
+def test_closing_after_a_lost_session_leaves_topics_of_the_next_session() -> None:
+    asyncio.run(_renewed_session())
+
+
+async def _renewed_session() -> None:
+    """A topic takes long to close, and meanwhile the next session serves the bundle again."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producers = [await asyncio.to_thread(client.create_producer, name) for name in (TOPIC, f"{TOPIC}-2")]
+        loaded = one.service.loaded.persistent
+        slow, before = loaded[f"{TOPIC}-2"], loaded[TOPIC]
+        close, may_close, is_closed = slow.close, asyncio.Event(), asyncio.Event()
+
+        async def close_late() -> None:
+            await may_close.wait()
+            await close()
+            is_closed.set()
+
+        slow.close = close_late  # type: ignore[method-assign]
+        one.store.lose()
+        await one.store.end_past_sessions()
+        one.store.renew()
+        await asyncio.to_thread(producers[0].send, b"after")
+        again = loaded[TOPIC]
+        assert again is not before
+        may_close.set()
+        await is_closed.wait()
+        for _ in range(10):
+            await asyncio.to_thread(producers[0].send, b"still")
+            await asyncio.to_thread(producers[1].send, b"again")
+        assert loaded[TOPIC] is again
+
+
+def test_topic_that_waits_for_its_closing_is_loaded_again() -> None:
+    asyncio.run(_waiting_topic())
+
+
+async def _waiting_topic() -> None:
+    """After a lost session, topics are fenced at once, and closed some at a time."""
+    async with modelled_cluster() as cluster, connected(cluster.brokers[0]) as client:
+        one = cluster.brokers[0]
+        producer = await asyncio.to_thread(client.create_producer, TOPIC)
+        await asyncio.to_thread(producer.send, b"before")
+        fenced = one.service.loaded.persistent[TOPIC]
+        fenced.fence()
+        await asyncio.to_thread(producer.send, b"after")
+        assert one.service.loaded.persistent[TOPIC] is not fenced
+        await one.service.topics.unload(fenced)
+        await asyncio.to_thread(producer.send, b"later")
 
 
 def _is_healthy(broker: ClusterBroker) -> bool:
@@ -378,6 +482,104 @@ async def _killed_owner() -> None:
             sum(len(each.service.loaded.persistent) for each in (one, two, three) if each is not victim) == PARTITIONS
         )
         await asyncio.to_thread(client.close)
+
+
+def test_producer_during_acquisition_of_its_bundle_waits_for_it() -> None:
+    asyncio.run(_during_acquisition())
+
+
+async def _during_acquisition() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        ownership = one.service.ownership
+        assert ownership is not None
+        created = asyncio.Event()
+        pause = one.store.pause
+        bundle = ownership.bundle_of(TopicName.parse(TOPIC))
+
+        async def late() -> None:
+            """The response to the creation of the document comes late."""
+            if await cluster.tree.values.get(bundle.path) is not None:
+                await created.wait()
+
+        one.store.pause = late
+        acquiring = asyncio.create_task(look_up(one, authoritative=True))
+        while (found := await look_up(two))["response"] != "Connect":
+            pass
+        assert found["brokerServiceUrl"] == one.registered.broker_service_url
+        assert not acquiring.done()
+        opening = asyncio.create_task(asyncio.to_thread(_opened_producer, found["brokerServiceUrl"]))
+        await asyncio.sleep(0.2)
+        created.set()
+        one.store.pause = pause
+        assert (await opening)["type"] == "PRODUCER_SUCCESS"
+        await acquiring
+
+
+def test_former_owner_of_transaction_coordinator_leads_clients_to_new_lookup() -> None:
+    asyncio.run(_moved_coordinator())
+
+
+async def _moved_coordinator() -> None:
+    async with modelled_cluster(transaction_coordinator_enabled=True) as cluster:
+        one, two = cluster.brokers
+        topic = str(partition_of(0))
+        await look_up(one, topic, authoritative=True)
+        raw = RawClient(one.registered.broker_service_url)
+        await asyncio.to_thread(raw.connect)
+        await asyncio.to_thread(raw.request, pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+        opened = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+        assert "error" not in opened
+        async with connect(one.registered.broker_service_url) as client:
+            for _ in range(DEFAULT_COORDINATORS):  # of each coordinator
+                await (await client.transaction()).abort()
+            _, bundle = await rest(one, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}/bundle")
+            path = f"/admin/v2/namespaces/pulsar/system/{bundle}/unload?destinationBroker={two.registered.broker_id}"
+            assert await rest(one, "PUT", path) == (204, None)
+            # The Java client looks a coordinator up again after this error only.
+            refused = await asyncio.to_thread(raw.request, pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+            assert refused["error"] == "TransactionCoordinatorNotFound"
+            for _ in range(DEFAULT_COORDINATORS):
+                await (await client.transaction()).abort()
+        raw.close()
+
+
+def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> None:
+    asyncio.run(_parked_lookup())
+
+
+async def _parked_lookup() -> None:
+    async with modelled_cluster(max_concurrent_requests_per_connection=2) as cluster:
+        one, two = cluster.brokers
+        lookups = one.service.cluster_lookups
+        assert lookups is not None
+        await look_up(two, authoritative=True)
+        killed_url = two.registered.broker_service_url
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url
+        await asyncio.sleep(0.2)  # a probe that `kill` would leave half open
+        assert not lookups.parked, "the owner accepts connections"
+        await two.kill()
+        cluster.chosen = 0
+        while True:  # until a probe has failed, lookups lead to the killed broker
+            asked = asyncio.create_task(look_up(one))
+            await until(lambda asked=asked: lookups.parked or asked.done(), 0.01)  # type: ignore[misc]
+            if not asked.done():
+                break
+            assert asked.result()["brokerServiceUrl"] == killed_url
+        # Parked lookups do not count as unanswered requests, so the connection continues.
+        busy = RawClient(one.registered.broker_service_url)
+        await asyncio.to_thread(busy.connect)
+        for number in range(3):
+            busy.send(pb.BaseCommand.LOOKUP, topic=TOPIC, request_id=100 + number)
+        await until(lambda: lookups.parked == 4, 0.01)
+        answer = await asyncio.to_thread(busy.request, pb.BaseCommand.PARTITIONED_METADATA, topic=TOPIC)
+        assert answer["type"] == "PARTITIONED_METADATA_RESPONSE"
+        busy.close()
+        await until(lambda: lookups.parked == 1, 0.01)
+        await two.store.end_past_sessions()
+        found = await asked
+        assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)
+        assert not lookups.parked
 
 
 def _subscribe(client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Consumer]:

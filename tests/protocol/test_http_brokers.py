@@ -68,8 +68,6 @@ async def test_a_broker_is_in_one_failure_domain_at_most(broker: MemoryBroker) -
 async def test_isolation_policies_are_kept_and_say_which_of_them_mean_this_broker(broker: MemoryBroker) -> None:
     policies = f"{EAST}/namespaceIsolationPolicies"
     assert (await broker.rest("GET", policies)).status == 404
-    nobody = {"brokerName": "127.0.0.1:8080", "namespaceRegex": [], "primary": False}
-    assert (await broker.rest("GET", f"{policies}/brokers")).json == [nobody]
     assert (await broker.rest("POST", f"{policies}/p1", ISOLATION)).status == 204
     second = {**ISOLATION, "namespaces": ["n2"], "primary": ["127"], "secondary": ["127.*"]}
     assert (await broker.rest("POST", f"{policies}/p2", {**second, "unload_scope": "sideways"})).status == 204
@@ -85,6 +83,8 @@ async def test_isolation_policies_are_kept_and_say_which_of_them_mean_this_broke
     for name in ("p1", "p2", "p2"):
         assert (await broker.rest("DELETE", f"{policies}/{name}")).status == 204
     assert (await broker.rest("GET", policies)).json == {}
+    nobody = {"brokerName": "127.0.0.1:8080", "namespaceRegex": [], "primary": False}
+    assert (await broker.rest("GET", f"{policies}/brokers")).json == [nobody]
     assert (await broker.rest("GET", f"{policies}/p1")).status == 404
     assert (await broker.rest("DELETE", EAST)).status == 204
 
@@ -105,6 +105,15 @@ async def test_an_isolation_policy_that_cannot_be_meant_is_refused(broker: Memor
     answer = await broker.rest("POST", f"{EAST}/namespaceIsolationPolicies/p", {**ISOLATION, **change})
     assert answer.status == 400
     assert answer.json["reason"].startswith("Invalid format of input policy data. policy: p")
+
+
+async def test_isolated_brokers_of_a_cluster_without_policies_are_not_found(broker: MemoryBroker) -> None:
+    for path in ("brokers", "brokers/one:8080"):
+        answer = await broker.rest("GET", f"{EAST}/namespaceIsolationPolicies/{path}")
+        assert (answer.status, answer.json["reason"]) == (
+            404,
+            "NamespaceIsolationPolicies for cluster east does not exist",
+        )
 
 
 async def test_an_expression_that_is_made_to_take_for_ever_does_not(broker: MemoryBroker) -> None:
@@ -163,6 +172,7 @@ async def test_a_broker_is_stopped_by_whoever_runs_it(broker: MemoryBroker) -> N
     asked = asyncio.Event()
     broker.service.request_stop = asked.set
     assert (await broker.rest("POST", "/brokers/shutdown?maxConcurrentUnloadPerSec=10")).status == 204
+    assert broker.service.handovers_per_s == 10
     assert asked.is_set()
 
 

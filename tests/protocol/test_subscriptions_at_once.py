@@ -171,7 +171,7 @@ async def test_whoever_has_waited_too_long_is_told_so_at_once_and_the_others_go_
     await broker.until(lambda: held.waiting == 1)
     late = await clients[1].answer(clients[1].subscribe(TOPIC))
     assert late["error"] == "TooManyRequests"
-    assert "being made" in late["message"]
+    assert "being created" in late["message"]
     assert broker.service.broker_context.waiting.subscriptions.late_total == 1
     held.release()
     assert (await clients[0].answer(first))["type"] == "SUCCESS"

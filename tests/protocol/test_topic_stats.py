@@ -446,4 +446,6 @@ async def test_internal_stats_tell_how_ledgers_are_stored_when_asked() -> None:
         plain = (await broker.rest("GET", f"{PATH}/internalStats")).json
         assert "metadata" not in plain["ledgers"][0]
         asked = (await broker.rest("GET", f"{PATH}/internalStats?metadata=true")).json
-        assert asked["ledgers"][0]["metadata"] == "LedgerMetadata{state=OPEN, digestType=CRC32C}"
+        metadata = asked["ledgers"][0]["metadata"]  # more of them on BookKeeper
+        assert metadata.startswith("LedgerMetadata{")
+        assert "state=OPEN, digestType=CRC32C" in metadata

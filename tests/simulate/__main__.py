@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from tests.simulate.coverage import Coverage
-from tests.simulate.drawing import draw
-from tests.simulate.outcome import Outcome, play
+from tests.simulate.kinds import CLUSTER, KIND_OF, SINGLE
+from tests.simulate.outcome import Outcome
 from tests.simulate.processes import played
 from tests.simulate.script import Script
 from tests.simulate.shrink import shrink
@@ -66,16 +66,17 @@ class Totals:
         return "\n".join(lines)
 
 
-def write_down(outcome: Outcome, shrink_s: float) -> str:
+def write_down(outcome: Outcome, shrink_s: float, kind: str) -> str:
     """Shrink what failed, keep it, and say how to see it again."""
+    draw, play, files = KIND_OF[kind]
     script = draw(outcome.seed)
     if shrink_s > 0:
         script = shrink(script, lambda smaller: bool(play(smaller).kinds & outcome.kinds), shrink_s)
     findings = play(script).findings or outcome.findings
     DIRECTORY.mkdir(exist_ok=True)
-    path = DIRECTORY / f"seed-{outcome.seed}.json"
+    path = DIRECTORY / f"{files}-{outcome.seed}.json"
     found = [f"{rule}: {text}" for rule, text in findings]
-    path.write_text(json.dumps({"found": found, "script": json.loads(script.to_json())}) + "\n")
+    path.write_text(json.dumps({"found": found, "kind": kind, "script": json.loads(script.to_json())}) + "\n")
     said = [
         f"seed {outcome.seed} fails:",
         *(f"    {text[:400]}" for text in found),
@@ -87,9 +88,10 @@ def write_down(outcome: Outcome, shrink_s: float) -> str:
 
 def replay(path: Path, *, shows_history: bool) -> int:
     """Play a script that was written down."""
-    script = Script.from_json(json.dumps(json.loads(path.read_text())["script"]))
+    written = json.loads(path.read_text())
+    script = Script.from_json(json.dumps(written["script"]))
     print(script)
-    outcome = play(script, keeps_history=shows_history)
+    outcome = KIND_OF[written.get("kind", SINGLE)].play(script, keeps_history=shows_history)
     print(*outcome.history, sep="\n")
     for rule, text in outcome.findings:
         print(f"{rule}: {text}")
@@ -102,6 +104,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--seconds", type=float, default=0, help="end after so long, however many seeds are left")
+    parser.add_argument("--cluster", action="store_true", help="several brokers on simulated ZooKeeper and bookies")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shrink-s", type=float, default=60, help="spent on making each failing script small")
     parser.add_argument("--most-failures", type=int, default=5, help="end after so many")
@@ -112,12 +115,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.replay is not None:
         return replay(options.replay, shows_history=options.history)
+    kind = CLUSTER if options.cluster else SINGLE
     totals, told_s = Totals(), time.monotonic()
     print(f"seeds from {options.seed} on", flush=True)
-    for outcome in played(range(options.seed, options.seed + options.seeds), options.jobs):
+    for outcome in played(range(options.seed, options.seed + options.seeds), options.jobs, kind):
         totals.add(outcome)
         if outcome.findings:
-            print(write_down(outcome, options.shrink_s), flush=True)
+            print(write_down(outcome, options.shrink_s, kind), flush=True)
         now_s = time.monotonic()
         if now_s - told_s > 5:
             told_s = now_s

@@ -46,9 +46,14 @@ class DirectHttp:
 
     async def call(self, method: str, path: str, body: Any, query: dict[str, Any] | None) -> tuple[int, Any]:
         """Status and body, decoded if it is JSON. Raises ConnectionError when the answer was cut off."""
+        status, _, answer = await self.exchange(method, path, body, query)
+        return status, answer
+
+    async def exchange(self, method: str, path: str, body: Any, query: dict[str, Any] | None) -> tuple[int, str, Any]:
+        """Like `call`, with the location of a redirect in the middle."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         transport = _NoTransport()
-        answer: dict[str, Any] = {"status": 0, "body": b""}
+        answer: dict[str, Any] = {"status": 0, "body": b"", "headers": []}
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": data, "more_body": False}
@@ -56,6 +61,7 @@ class DirectHttp:
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 answer["status"] = message["status"]
+                answer["headers"] = message.get("headers", [])
             else:
                 answer["body"] += message.get("body", b"")
 
@@ -81,10 +87,11 @@ class DirectHttp:
         if transport.is_aborted:
             raise ConnectionError("the answer was cut off")
         text = answer["body"]
+        location = next((value.decode() for name, value in answer["headers"] if name.lower() == b"location"), "")
         try:
-            return answer["status"], json.loads(text) if text else None
+            return answer["status"], location, json.loads(text) if text else None
         except ValueError:
-            return answer["status"], text
+            return answer["status"], location, text
 
     async def close(self) -> None:
         await self._tasks.close()

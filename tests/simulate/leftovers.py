@@ -8,19 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from tests.simulate.life import Life
-from tests.simulate.simulation import Simulation
+from tests.simulate.life import BrokerLife
 from tests.support.stepped_loop import _work
 
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic_base import TopicBase
 
 
-def after_clients(simulation: Simulation) -> list[str]:
+def after_clients(life: BrokerLife) -> list[str]:
     """When every client has left, and what they had begun has had time to end. The broker runs."""
-    life = simulation.life
-    assert life is not None
-    assert life.service is not None
     return [
         *_of_connections(life),
         *_of_requests(life),
@@ -30,7 +26,7 @@ def after_clients(simulation: Simulation) -> list[str]:
     ]
 
 
-def after_stop(life: Life) -> list[str]:
+def after_stop(life: BrokerLife) -> list[str]:
     """When `life` has been stopped in order."""
     found = [f"the task {task.get_name()} runs" for task in life.loop.tasks(life)]
     found += [
@@ -50,7 +46,7 @@ def _is_given_up(timer: asyncio.TimerHandle) -> bool:
     return timer._callback is _work and bool(timer._args) and timer._args[0].cancelled()  # type: ignore[attr-defined]
 
 
-def _of_connections(life: Life) -> Iterator[str]:
+def _of_connections(life: BrokerLife) -> Iterator[str]:
     context = life.context_of_server
     if context is None:
         return
@@ -68,7 +64,7 @@ def _of_connections(life: Life) -> Iterator[str]:
             yield f"{count} {what}"
 
 
-def _of_requests(life: Life) -> Iterator[str]:
+def _of_requests(life: BrokerLife) -> Iterator[str]:
     service = life.service
     assert service is not None
     waiting = service.broker_context.waiting
@@ -83,7 +79,7 @@ def _of_requests(life: Life) -> Iterator[str]:
             yield f"{count} {what}"
 
 
-def _of_memory(life: Life) -> Iterator[str]:
+def _of_memory(life: BrokerLife) -> Iterator[str]:
     memory = life.runtime.memory
     memory.budget.check_invariants()
     assert life.service is not None
@@ -97,7 +93,7 @@ def _of_memory(life: Life) -> Iterator[str]:
             yield f"{part.used_bytes - kept_bytes} bytes of {name} are taken"
 
 
-def _of_transactions(life: Life) -> Iterator[str]:
+def _of_transactions(life: BrokerLife) -> Iterator[str]:
     """All have ended or timed out long ago, and nothing of them is held anywhere."""
     assert life.service is not None
     for coordinator in life.service.transactions.running():
@@ -124,7 +120,7 @@ def _of_transactions(life: Life) -> Iterator[str]:
                 yield f"{subscription.name} of {name} holds what {list(subscription.cursor.state.held.open)} acknowledged"
 
 
-def _of_topics(life: Life) -> Iterator[str]:
+def _of_topics(life: BrokerLife) -> Iterator[str]:
     assert life.service is not None
     for topic in life.service.loaded.all():
         yield from _of_topic(topic)

@@ -49,6 +49,7 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 DIRECTORY = Path("/data")
 PORT = 6650
+HTTP_PORT = 8080
 START_S = 600.0
 """For a simulated ZooKeeper that is not reached."""
 
@@ -61,32 +62,17 @@ class Gone(ConnectionError):
     """The process ended while it was asked for something."""
 
 
-class Life(Process):
-    """Owned by the simulation, one at a time. `on_fatal` is called when the store says that the process has to end."""
+class BrokerLife(Process):
+    """One process of a broker: its service, its ports, and requests to it from outside."""
 
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        disk: FaultDisk,
-        network: SimulatedNetwork,
-        chance: Random,
-        config: BrokerConfig,
-        options: LocalStoreOptions,
-        on_fatal: Callable[[Life, BaseException], None],
-    ) -> None:
+    name = "broker"
+
+    def __init__(self, loop: SimulatedLoop, network: SimulatedNetwork, chance: Random, config: BrokerConfig) -> None:
         super().__init__()
         self.loop = loop
-        self.disk = disk
         self.network = network
-        self.options = options
-        self.on_fatal = on_fatal
         self.runtime = Runtime(config, SimulatedClock(loop), chance, network=network, threads=NoThreads())
         self.tasks: TaskOwner | None = None
-        self.store: LocalStore | None = None
-        self.metadata: SqliteMetadataStore | None = None
-        self.shared: MetadataStore | None = None
-        """What the broker uses: `metadata`, or a store that several brokers share and `metadata` for local documents."""
-        self._identity: BrokerIdentity | None = None
         self.service: BrokerService | None = None
         self.context_of_server: ServerContext | None = None
         self.http: DirectHttp | None = None
@@ -122,8 +108,78 @@ class Life(Process):
 
     def bury(self) -> None:
         """Release what it held; the simulation is over."""
-        self.disk.is_off = True
         self.loop.bury(self)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _open_ports(self, service: BrokerService, host: str) -> None:
+        assert self.tasks is not None
+        self.context_of_server = ServerContext(service, command_table())
+        self._listener = Listener(self.context_of_server)
+        self.network.serving = self
+        self._listener.bind("0.0.0.0", PORT, None, None)
+        ports = BoundPorts(PORT, None, HTTP_PORT, None)
+        service.presence.addresses = AdvertisedAddresses(self.runtime.config, ports, host)
+        self.tasks.start(self._run_background(self._listener), "background")
+        await self._listener.start()
+        self.http = DirectHttp(service)
+
+    def _now_ms(self) -> float:
+        return self.loop.time() * 1000
+
+    async def _run_background(self, listener: Listener) -> None:
+        assert self.service is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.watch(), name="listener")
+            group.create_task(self._check_expired_credentials(), name="credentials")
+            group.create_task(self.service.maintenance.run(), name="maintenance")
+
+    async def _check_expired_credentials(self) -> None:
+        assert self.context_of_server is not None
+        while True:
+            await asyncio.sleep(self.runtime.config.authentication_refresh_check_seconds)
+            for connection in list(self.context_of_server.connections):
+                check_expiry(connection)
+
+    async def _close_service(self) -> None:
+        assert self.service is not None
+        assert self._listener is not None
+        assert self.http is not None
+        assert self.tasks is not None
+        self._listener.stop_reading()
+        await self.service.tell_clients()
+        await self._listener.close()
+        await self.service.close()
+        await self.http.close()
+        await self.tasks.close()
+
+
+class Life(BrokerLife):
+    """Owned by the simulation, one at a time. `on_fatal` is called when the store says that the process has to end."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        disk: FaultDisk,
+        network: SimulatedNetwork,
+        chance: Random,
+        config: BrokerConfig,
+        options: LocalStoreOptions,
+        on_fatal: Callable[[Life, BaseException], None],
+    ) -> None:
+        super().__init__(loop, network, chance, config)
+        self.disk = disk
+        self.options = options
+        self.on_fatal = on_fatal
+        self.store: LocalStore | None = None
+        self.metadata: SqliteMetadataStore | None = None
+        self.shared: MetadataStore | None = None
+        """What the broker uses: `metadata`, or a store that several brokers share and `metadata` for local documents."""
+        self._identity: BrokerIdentity | None = None
+
+    def bury(self) -> None:
+        self.disk.is_off = True
+        super().bury()
         if self.store is not None:
             self.store._table.close()
         if self.metadata is not None and self.metadata._closing is None:
@@ -151,15 +207,7 @@ class Life(Process):
         metadata = self.shared = await self._shared_metadata(self.metadata)
         self.service = service = await build(given, Stores(metadata, store, store))
         service.identity = self._identity
-        self.context_of_server = ServerContext(service, command_table())
-        self._listener = Listener(self.context_of_server)
-        self.network.serving = self
-        self._listener.bind("0.0.0.0", PORT, None, None)
-        ports = BoundPorts(PORT, None, 8080, None)
-        service.presence.addresses = AdvertisedAddresses(given.config, ports, "broker")
-        self.tasks.start(self._run_background(self._listener), "background")
-        await self._listener.start()
-        self.http = DirectHttp(service)
+        await self._open_ports(service, "broker")
         service.presence.ready = True
         self.tasks.start(delete_orphaned_ledgers(store, leftovers), "leftovers")
 
@@ -180,35 +228,9 @@ class Life(Process):
         await write_layout(shared)
         return with_local_documents(config, shared, embedded)
 
-    def _now_ms(self) -> float:
-        return self.loop.time() * 1000
-
-    async def _run_background(self, listener: Listener) -> None:
-        assert self.service is not None
-        async with asyncio.TaskGroup() as group:
-            group.create_task(listener.watch(), name="listener")
-            group.create_task(self._check_expired_credentials(), name="credentials")
-            group.create_task(self.service.maintenance.run(), name="maintenance")
-
-    async def _check_expired_credentials(self) -> None:
-        assert self.context_of_server is not None
-        while True:
-            await asyncio.sleep(self.runtime.config.authentication_refresh_check_seconds)
-            for connection in list(self.context_of_server.connections):
-                check_expiry(connection)
-
     async def stop(self) -> None:
         """As `app.Broker.close`."""
-        assert self.service is not None
-        assert self._listener is not None
-        assert self.http is not None
-        assert self.tasks is not None
-        self._listener.stop_reading()
-        await self.service.tell_clients()
-        await self._listener.close()
-        await self.service.close()
-        await self.http.close()
-        await self.tasks.close()
+        await self._close_service()
         assert self.store is not None
         assert self.metadata is not None
         await self.store.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import itertools
 from collections.abc import Callable, Coroutine, Generator
 from random import Random
@@ -37,15 +38,27 @@ class Process:
         self.is_over = False
         self.is_buried = False
         self.frozen: list[asyncio.Handle] = []
+        self.is_stopped = False
+        """Whether it is stopped as by SIGSTOP: nothing of it runs until `SimulatedLoop.resume`."""
+        self.parked: list[asyncio.Handle] = []
+        """Callbacks of a stopped process, in the order in which they became due, and its timers."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `function` in the name of this process; nothing once it is over."""
-        if not self.is_over:
-            return self.context.copy().run(function, *arguments)
-        return None
+        """Call `function` in this process; later if the process is stopped, and never once it is over."""
+        if self.is_over:
+            return None
+        if self.is_stopped:
+            asyncio.get_running_loop().call_soon(function, *arguments, context=self.context.copy())
+            return None
+        return self.context.copy().run(function, *arguments)
 
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def running_process() -> Process | None:
+    """Return the process whose callback runs now."""
+    return _PROCESS.get()
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -115,17 +128,66 @@ class SimulatedLoop(SteppedLoop):
         process = _process_of(timer)
         if process is not None and process.is_over:
             timer.cancel()
+        elif process is not None and process.is_stopped:
+            self._park(process, timer)
         return timer
 
     def _stop_if_over(self, handle: asyncio.Handle) -> None:
         process = _process_of(handle)
-        if process is not None and process.is_over and not process.is_buried:
+        if process is None:
+            return
+        if process.is_over and not process.is_buried:
             handle._cancelled = True
             process.frozen.append(handle)
+        elif process.is_stopped and not process.is_over:
+            self._park(process, handle)
+
+    # --- processes that are stopped for a while ----------------------------------------------------------------------
+
+    def stop_process(self, process: Process) -> None:
+        """Stop `process` as SIGSTOP does. Its data in transit, and the time, continue."""
+        if process.is_over or process.is_stopped:
+            return
+        process.is_stopped = True
+        for handle in self._ready:  # type: ignore[attr-defined]
+            if not handle._cancelled and _process_of(handle) is process:
+                self._park(process, handle)
+        for timer in self.timers(process):
+            self._park(process, timer)
+
+    def resume_process(self, process: Process) -> None:
+        """Run what became due meanwhile: callbacks in their order, then timers by their time."""
+        if not process.is_stopped:
+            return
+        process.is_stopped = False
+        parked, process.parked = process.parked, []
+        if process.is_over:
+            return
+        timers = [each for each in parked if isinstance(each, asyncio.TimerHandle)]
+        for handle in parked:
+            if not isinstance(handle, asyncio.TimerHandle):
+                handle._cancelled = False
+                self._ready.append(handle)  # type: ignore[attr-defined]
+        for timer in sorted(timers, key=lambda each: each.when()):
+            timer._cancelled = False
+            if timer._scheduled:  # type: ignore[attr-defined]
+                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            else:
+                timer._scheduled = True  # type: ignore[attr-defined]
+                heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+
+    def _park(self, process: Process, handle: asyncio.Handle) -> None:
+        """Keep `handle` from running. The loop takes it for a cancelled one."""
+        handle._cancelled = True
+        process.parked.append(handle)
+        if isinstance(handle, asyncio.TimerHandle) and handle._scheduled:  # type: ignore[attr-defined]
+            self._timer_cancelled_count += 1  # type: ignore[attr-defined]
 
     def end(self, process: Process) -> None:
         """Nothing of `process` happens any more."""
         process.is_over = True
+        process.frozen += [each for each in process.parked if not isinstance(each, asyncio.TimerHandle)]
+        process.parked.clear()
         for timer in self.timers(process):
             timer.cancel()
         for handle in self._ready:  # type: ignore[attr-defined]

@@ -62,9 +62,9 @@ def play(script: Script, *, keeps_history: bool = False) -> Outcome:
     try:
         Simulation.run(script.seed, scenario, script.settings)
     except BaseExceptionGroup as group:
-        outcome.findings += [_escaped(error) for error in group.exceptions]
+        outcome.findings += [escaped(error) for error in group.exceptions]
     except (Exception, AssertionError) as error:  # noqa: BLE001
-        outcome.findings.append(_escaped(error))
+        outcome.findings.append(escaped(error))
     if simulation is not None:
         outcome.findings += [("bug", bug) for bug in simulation.bugs]
         outcome.virtual_s = simulation.now_s - simulation.began_s
@@ -78,9 +78,9 @@ def play(script: Script, *, keeps_history: bool = False) -> Outcome:
 
 async def _leave(simulation: Simulation, outcome: Outcome) -> None:
     await simulation.sleep(LEFT_AFTER_S)
-    outcome.findings += [("left after clients", line) for line in after_clients(simulation)]
     life = simulation.life
     assert life is not None
+    outcome.findings += [("left after clients", line) for line in after_clients(life)]
     await simulation.stop()
     outcome.findings += [("left after stop", line) for line in after_stop(life)]
     if Random(f"{simulation.seed} again").random() < 0.2:
@@ -88,7 +88,7 @@ async def _leave(simulation: Simulation, outcome: Outcome) -> None:
         await simulation.stop()
 
 
-def _escaped(error: BaseException) -> tuple[str, str]:
+def escaped(error: BaseException) -> tuple[str, str]:
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from tests.simulate.loop import Process, SimulatedLoop
-from tests.simulate.simulation import quiet_collector
+from tests.simulate.simulated_run import quiet_collector
 from tests.simulate.zookeeper_model import ZooKeeperModel
 from tests.support.shared_caches import Caches, RandomChanges
 
@@ -40,6 +40,8 @@ SESSION_MS = 2000
 OPERATION_MS = 4000
 FAULTS = 12
 REST_S = 300.0
+NOTICED_S = 1.0
+"""Within this time after the last fault, each broker knows whether its session has ended."""
 OWNED = "/owned/value"
 NUMBERS = "/numbers/n-"
 
@@ -255,6 +257,8 @@ class SharedMetadataStory:
                 )
 
     async def _come_to_rest(self) -> None:
+        last_fault_s = max([self.model.refuses_until_s, *self.model.thaws_s.values()])
+        await asyncio.sleep(max(0.0, last_fault_s - self.loop.time()) + NOTICED_S)
         deadline_s = self.loop.time() + REST_S
         while not all(self._is_at_rest(broker) for broker in self.brokers.values()):
             if self.loop.time() > deadline_s:

@@ -78,9 +78,9 @@ async def lives(simulation: Simulation) -> None:
     assert status == 200
     assert stats["subscriptions"]["s"]["msgBacklog"] == 40
     await asyncio.sleep(1)
-    assert after_clients(simulation) == []
     life = simulation.life
     assert life is not None
+    assert after_clients(life) == []
     await simulation.stop()
     assert after_stop(life) == []
 
@@ -97,8 +97,9 @@ def test_leftovers_of_clients_and_broker_are_found() -> None:
         await simulation.start()
         wire = await opened(simulation)
         await asked(wire, Type.PRODUCER, topic=TOPIC, producer_id=1)
-        assert any("producer" in line for line in after_clients(simulation))
-        assert any("connection" in line for line in after_clients(simulation))
+        assert simulation.life is not None
+        assert any("producer" in line for line in after_clients(simulation.life))
+        assert any("connection" in line for line in after_clients(simulation.life))
         assert simulation.life is not None
         assert any("task" in line for line in after_stop(simulation.life))
 

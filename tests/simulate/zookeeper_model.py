@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from struct import Struct
@@ -21,6 +22,7 @@ from tests.simulate.zookeeper_tree import Refused, ZooKeeperTree, failed_multi
 from pybroker.zookeeper.errors import NoNode
 from pybroker.zookeeper.jute import Reader, pack_buffer, pack_int, pack_text
 from pybroker.zookeeper.operations import (
+    ANY_VERSION,
     OPEN_ACL,
     CreateMode,
     NodeEvent,
@@ -63,6 +65,7 @@ class _Connection(asyncio.Transport):
         self.is_over = False
         self._received = b""
         self._arrives_s = {True: 0.0, False: 0.0}
+        self._transit: dict[bool, deque[bytes]] = {True: deque(), False: deque()}
 
     # --- the client's end
 
@@ -93,29 +96,31 @@ class _Connection(asyncio.Transport):
         server = self._server
         if self.is_over:
             return
-        at_s = max(self._arrives_s[to_server], server.loop.time() + server.delay_s(), server.thaws_s.get(self.owner, 0))
+        thaws_s = server.thaws_s.get(self.owner, 0)
+        at_s = max(self._arrives_s[to_server], server.loop.time() + server.delay_s(), thaws_s)
         self._arrives_s[to_server] = at_s
-        context = server.context if to_server else self._client
-        arrive = self._at_server if to_server else self._at_client
-        server.loop.call_at(at_s, arrive, data, context=context)
+        self._transit[to_server].append(data)
+        self._call_at(at_s, to_server=to_server)
 
-    def _is_held(self, arrive: Callable[[bytes], None], data: bytes, *, to_server: bool) -> bool:
-        """Whether the network was frozen meanwhile: then it arrives later, still in order."""
-        thaws_s = self._server.thaws_s.get(self.owner, 0)
-        if thaws_s <= self._server.loop.time():
-            return False
-        self._arrives_s[to_server] = max(self._arrives_s[to_server], thaws_s)
+    def _call_at(self, at_s: float, *, to_server: bool) -> None:
         context = self._server.context if to_server else self._client
-        self._server.loop.call_at(thaws_s, arrive, data, context=context)
-        return True
+        self._server.loop.call_at(at_s, self._arrive, to_server, context=context)
 
-    def _at_client(self, data: bytes) -> None:
-        if not self.is_over and not self._is_held(self._at_client, data, to_server=False):
+    def _arrive(self, to_server: bool) -> None:
+        """Let the next bytes arrive: timers of one moment have no order."""
+        if self.is_over:
+            return
+        thaws_s = self._server.thaws_s.get(self.owner, 0)
+        if thaws_s > self._server.loop.time():  # the network was frozen meanwhile
+            self._call_at(thaws_s, to_server=to_server)
+            return
+        data = self._transit[to_server].popleft()
+        if to_server:
+            self._at_server(data)
+        else:
             self.protocol.data_received(data)
 
     def _at_server(self, data: bytes) -> None:
-        if self.is_over or self._is_held(self._at_server, data, to_server=True):
-            return
         self._received += data
         while len(self._received) >= 4 and not self.is_over:
             end = 4 + _LENGTH.unpack_from(self._received)[0]
@@ -153,10 +158,19 @@ class ZooKeeperModel:
     def prepare(self, cluster: str) -> None:
         """As `pybroker metadata init`, in short."""
         for path in ("/admin", "/admin/clusters", f"/admin/clusters/{cluster}"):
-            body = create_body(
-                path, b"{}" if path.endswith(cluster) else b"", CreateMode.PERSISTENT, pack_acl(OPEN_ACL)
-            )
-            self.tree.perform(Operation.CREATE, body, 0)
+            self.create_node(path, b"{}" if path.endswith(cluster) else b"")
+
+    def create_node(self, path: str, value: bytes = b"") -> None:
+        """Create a node as another client does. Does nothing if it exists."""
+        if path not in self.tree.nodes:
+            body = create_body(path, value, CreateMode.PERSISTENT, pack_acl(OPEN_ACL))
+            self._report(self.tree.perform(Operation.CREATE, body, 0).events)
+
+    def delete_node(self, path: str) -> None:
+        """Delete a node as another client does. Does nothing without it."""
+        if path in self.tree.nodes:
+            body = pack_text(path) + pack_int(ANY_VERSION)
+            self._report(self.tree.perform(Operation.DELETE, body, 0).events)
 
     async def connect(
         self, factory: Callable[[], asyncio.Protocol], host: str = "", port: int = 0, **_: Any

@@ -141,7 +141,10 @@ class ModelTransport(asyncio.Transport):
             body, self._input = self._input[4 : 4 + size], self._input[4 + size :]
             loop = asyncio.get_running_loop()
             self._arrival_s = max(self._arrival_s, loop.time() + self._network.delay_s())
-            loop.call_at(self._arrival_s, self._arrived, body)
+            self._schedule(self._arrival_s, self._arrived, body)
+
+    def _schedule(self, at_s: float, callback: Callable[[bytes], None], body: bytes) -> None:
+        asyncio.get_running_loop().call_at(at_s, callback, body)
 
     def writelines(self, list_of_data: object) -> None:
         self.write(b"".join(list_of_data))  # type: ignore[arg-type]
@@ -150,7 +153,7 @@ class ModelTransport(asyncio.Transport):
         """Close by the client. Requests on the way may still arrive."""
         if not self.is_lost:
             self.is_lost = True
-            self._network.transports.discard(self)
+            self._network.transports.pop(self, None)
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
     close = abort
@@ -159,7 +162,7 @@ class ModelTransport(asyncio.Transport):
         """Lose the connection. Requests on the way and answers are lost or not."""
         if not self.is_lost:
             self.is_lost = True
-            self._network.transports.discard(self)
+            self._network.transports.pop(self, None)
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, ConnectionResetError("reset"))
 
     def thaw(self) -> None:
@@ -201,7 +204,7 @@ class ModelNetwork(BookieRegistry):
         self.slow: set[str] = set()
         self.corrupts: dict[str, bool] = {}
         self.duplicate_share = 0.0
-        self.transports: set[ModelTransport] = set()
+        self.transports: dict[ModelTransport, None] = {}
 
     def delay_s(self) -> float:
         return self.chance.choice((0.0, 0.0001, 0.0003, 0.001, 0.02))
@@ -211,7 +214,7 @@ class ModelNetwork(BookieRegistry):
         if address.host in self.down:
             raise ConnectionRefusedError("connection refused")
         transport = ModelTransport(self, self.bookies[address.host], protocol)
-        self.transports.add(transport)
+        self.transports[transport] = None
         protocol.connection_made(transport)
 
     def kill(self, bookie_id: str) -> None:

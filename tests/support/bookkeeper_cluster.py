@@ -268,11 +268,12 @@ class BookKeeperCluster:
         settings: Mapping[str, object] | None = None,
         small_disk_mib: int = 0,
         java_options: Sequence[str] = (),
+        zookeeper_settings: Sequence[str] = (),
     ) -> None:
         self.class_path = class_path(PROJECT)
         self.directory = directory
         self.java: JavaClient | None = None
-        self.zookeeper = ZooKeeperServer(directory / "zookeeper")
+        self.zookeeper = ZooKeeperServer(directory / "zookeeper", *zookeeper_settings)
         self.bookies = [
             Bookie(directory / f"bookie{each}", self.zookeeper.address, settings, small_disk_mib, java_options)
             for each in range(bookie_count)
@@ -330,10 +331,13 @@ def bookkeeper_cluster(
     settings: Mapping[str, object] | None = None,
     small_disk_mib: int = 0,
     java_options: Sequence[str] = (),
+    zookeeper_settings: Sequence[str] = (),
 ) -> Iterator[BookKeeperCluster]:
     """Run a cluster for the block, in a directory of its own. `settings` are added to those of the bookies."""
     with tempfile.TemporaryDirectory(prefix="bookkeeper-") as directory:
-        cluster = BookKeeperCluster(Path(directory), bookie_count, settings, small_disk_mib, java_options)
+        cluster = BookKeeperCluster(
+            Path(directory), bookie_count, settings, small_disk_mib, java_options, zookeeper_settings
+        )
         try:
             cluster.start()
             yield cluster

@@ -26,6 +26,7 @@ class FixedRegistry:
         self._own = own
         self._brokers = brokers
         self.leader_id = ""
+        self.assigned: dict[str, str] = {}
         self.choose: Callable[[str], RegisteredBroker] = lambda _bundle: own
 
     @property
@@ -40,6 +41,9 @@ class FixedRegistry:
 
     def is_leader(self) -> bool:
         return self.leader_id == self._own.broker_id
+
+    def assign(self, bundle: str, broker_id: str) -> None:
+        self.assigned[bundle] = broker_id
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
         return self.choose(bundle)

@@ -41,13 +41,15 @@ def class_path() -> str:
 class JavaBroker:
     """Its port stays the same over restarts."""
 
-    def __init__(self, directory: Path, zookeeper: str, settings: dict[str, str]) -> None:
-        """Skips the test if there is no Java or no jars."""
+    def __init__(
+        self, directory: Path, zookeeper: str, settings: dict[str, str], ports: tuple[int, int] | None = None
+    ) -> None:
+        """`ports`: of the protocol and of HTTP, by default free ones. Skips the test if there is no Java or no jars."""
         self._class_path = class_path()
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, self.web_port = free_port(), free_port()
+        self.port, self.web_port = ports or (free_port(), free_port())
         values = {
             "metadataStoreUrl": f"zk:{zookeeper}",
             "configurationMetadataStoreUrl": f"zk:{zookeeper}",

@@ -191,6 +191,15 @@ async def test_changes_together_with_a_wrong_version_change_nothing(store: Metad
     assert await store.values_of(["/m/a", "/m/b", "/m/c"]) == [Versioned(b"1", 0), Versioned(b"1", 0), None]
 
 
+async def test_path_deleted_together_with_its_children_is_no_child_any_more(store: MetadataStore) -> None:
+    for path in ("/m/a", "/m/a/b", "/m/a/c", "/m/d", "/m/d/e"):
+        await store.put(path, b"1")
+    await store.change_together([Delete("/m/a/c", 0), Delete("/m/a/b", 0), Delete("/m/a", 0), Delete("/m/d", 0)])
+    assert await store.get("/m/d") is None
+    assert await store.children("/m/d") == ["e"]
+    assert await store.children("/m") == ["d"]
+
+
 async def test_session_value_is_put_once_and_changed_like_others(store: MetadataStore) -> None:
     await store.put("/s/other", b"x")
     assert await store.put_for_session("/s/own", b"1") == 0

@@ -63,10 +63,10 @@ def test_set_changes_any_key_and_wins_over_the_file_and_the_environment(
 
 
 def test_keys_without_effect_are_named_in_warnings(app: FakeApp) -> None:
-    main(["serve", "--set", "noSuchKey=1", "--set", "loadBalancerAutoBundleSplitEnabled=false"])
+    main(["serve", "--set", "noSuchKey=1", "--set", "loadBalancerMultiPhaseBundleUnload=false"])
     assert app.calls[0][2] == [
         "unknown configuration keys: noSuchKey",
-        "configuration keys without effect in this version: loadBalancerAutoBundleSplitEnabled",
+        "configuration keys without effect in this version: loadBalancerMultiPhaseBundleUnload",
     ]
 
 

@@ -97,8 +97,15 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         return stat.version
 
     async def read(self, ledger_id: int) -> StoredMetadata:
+        """A server that lags behind may not know the newest ledgers yet, so a missing node is read again after a sync: its
+        managed ledger drops a ledger that does not exist.
+        """
         try:
-            value, stat = await self._client.get(self._path(ledger_id))
+            try:
+                value, stat = await self._client.get(self._path(ledger_id))
+            except NoNode:
+                await self._client.sync(self._root)
+                value, stat = await self._client.get(self._path(ledger_id))
         except NoNode as error:
             raise NoSuchLedger(f"Ledger {ledger_id} does not exist.") from error
         except ZooKeeperError as error:

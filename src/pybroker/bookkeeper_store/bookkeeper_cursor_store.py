@@ -33,7 +33,7 @@ from pybroker.bookkeeper_store.naming_limit import Moment, NamingLimit
 from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_last
 from pybroker.errors import DamagedEntries, NoSuchLedger, StateTooLarge, StoreError
-from pybroker.ledgers.cursor_store import CursorDone, CursorOwner, CursorStore
+from pybroker.ledgers.cursor_store import NO_CURSOR_LEDGER, CursorDone, CursorLedger, CursorOwner, CursorStore
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.runtime import logs
@@ -123,6 +123,12 @@ class BookKeeperCursorStore(CursorStore):
         if cursor is None or cursor.writing_since_ms is None:
             return None
         return self._client.clock.monotonic_ms() - cursor.writing_since_ms
+
+    def ledger_of(self, cursor_id: str) -> CursorLedger:
+        cursor = self._cursors.get(cursor_id)
+        if cursor is None or cursor.ledger is None:
+            return NO_CURSOR_LEDGER
+        return CursorLedger(cursor.ledger.ledger_id, cursor.ledger.entry_count - 1)
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         node = self._nodes.get(cursor_id)

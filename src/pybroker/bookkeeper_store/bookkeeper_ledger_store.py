@@ -14,22 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
-from pybroker.bookkeeper.errors import LedgerClosed, NoSuchLedger, WrongKey
+from pybroker.bookkeeper.errors import InvalidMetadata, LedgerClosed, NoSuchLedger, WrongKey
 from pybroker.bookkeeper_store.bookie_watch import BookieWatch
 from pybroker.bookkeeper_store.ledger_custom import custom_metadata
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
+from pybroker.bookkeeper_store.stored_views import metadata_text
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes
-from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerPurpose, LedgerStore, LedgerSummary
+from pybroker.ledgers.ledger_store import (
+    AppendRun,
+    EntryRun,
+    LedgerDescription,
+    LedgerPurpose,
+    LedgerStore,
+    LedgerSummary,
+)
 from pybroker.memory.broker_memory import Memory
 from pybroker.model.counters import Buckets
+from pybroker.model.position import Position
 
 _COUNTERS = (
     "ledgers_created",
@@ -120,13 +129,18 @@ class BookKeeperLedgerStore(LedgerStore):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         opened = OpenLedger(self._ended, self._naming.now())
         is_compacted = purpose is LedgerPurpose.COMPACTED
         try:
             with self._measured(CREATE):
                 writer = await self.client.create_ledger(
-                    custom_metadata(purpose, owner, self._naming.mark),
+                    custom_metadata(purpose, owner, self._naming.mark, compacted_up_to),
                     opened,
                     digest_type=DigestType.CRC32 if is_compacted else None,
                     password=COMPACTED_PASSWORD if is_compacted else None,
@@ -138,6 +152,16 @@ class BookKeeperLedgerStore(LedgerStore):
         self._open[writer.ledger_id] = opened
         self._counts["ledgers_created"] += 1
         return writer.ledger_id
+
+    async def described(self, ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
+        try:
+            return {
+                ledger_id: LedgerDescription(metadata.last_entry_id + 1, metadata.length_bytes, metadata_text(metadata))
+                async for ledger_id, metadata in self.client.metadata_of_all(ledger_ids)
+                if not isinstance(metadata, InvalidMetadata)
+            }
+        except BookKeeperError as error:
+            raise store_error(error) from error
 
     def may_be_named(self, ledger_id: int) -> bool:
         opened = self._open.get(ledger_id)

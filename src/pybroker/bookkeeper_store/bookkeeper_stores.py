@@ -21,13 +21,14 @@ from pybroker.bookkeeper_store.store_errors import store_error
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_properties import ClusterMark
+from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.entry_metadata import entry_message_count
 from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
 
-LEDGERS_ROOT = "/ledgers"
+LEDGERS_ROOT = metadata_paths.LEDGERS
 DIGEST_TYPES = {"MAC": DigestType.HMAC} | {each.name: each for each in DigestType if each is not DigestType.HMAC}
 """Pulsar's names of digest types."""
 NEVER = 1 << 62

@@ -7,6 +7,9 @@ change a cursor.
 Two cursors, `pulsar.dedup` and `__compaction`, have numbers in addition to their position. Pulsar calls them properties
 of the position. Position and numbers change together, so this broker keeps the state of these cursors in their
 document. A Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
+
+The cursor `pulsar.transactions` has no document: a Java broker would take it for a subscription, whose backlog grows. Its
+mark-delete position is in the extras of the managed ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pybroker.bookkeeper_store.cursor_documents import (
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
-from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, CompactedInfo, CursorInfo
 from pybroker.model.position import Position
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
@@ -55,7 +58,18 @@ class CursorNode:
 
     @property
     def keeps_state_in_document(self) -> bool:
-        return self.name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR)
+        """Whether the state is never in a cursor ledger."""
+        return self.name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or self.is_hidden
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the cursor is in the extras of its managed ledger, where Java brokers do not see it."""
+        return self.name == TRANSACTIONS_CURSOR
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """The mark-delete position in the document."""
+        return self._info.mark_delete_ledger_id, self._info.mark_delete_entry_id
 
     @property
     def compacted_ledger(self) -> int | None:

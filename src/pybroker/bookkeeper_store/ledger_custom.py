@@ -5,14 +5,23 @@ from __future__ import annotations
 from pybroker.ledgers.ledger_properties import APPLICATION, COMPONENT, MANAGED_LEDGER, ClusterMark
 from pybroker.ledgers.ledger_store import LedgerPurpose
 from pybroker.metadata.metadata_paths import java_decoded, java_encoded
+from pybroker.model.position import Position
+from pybroker.wire import pulsar_api_pb2 as pb
 
 MANAGED_LEDGERS_PREFIX = "/managed-ledgers/"
+COMPACTED_TOPIC = "pulsar/compactedTopic"
+"""The topic of a compacted ledger. Ledgers of earlier versions have `pulsar/compacted-topic`. For operators only."""
+COMPACTED_UP_TO = "pulsar/compactedTo"
+"""The last message that a compacted ledger covers."""
 _PULSAR = {APPLICATION: b"pulsar"}
 
 
-def custom_metadata(purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
+def custom_metadata(
+    purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None, compacted_up_to: Position | None = None
+) -> dict[str, bytes]:
     """Return the custom metadata of a ledger of the managed ledger at the path `owner`.
 
+    `compacted_up_to`: the last entry that a compacted ledger covers.
     A compacted ledger has no mark: its compaction may take longer than the time after which an unlisted ledger is
     deleted.
     """
@@ -21,7 +30,12 @@ def custom_metadata(purpose: LedgerPurpose, owner: str, mark: ClusterMark | None
     custom = {**_PULSAR, COMPONENT: purpose.value.encode()}
     if purpose is LedgerPurpose.COMPACTED:
         tenant, namespace, domain = parent.split("/")
-        return {**custom, "pulsar/compacted-topic": f"{domain}://{tenant}/{namespace}/{topic}".encode()}
+        custom[COMPACTED_TOPIC] = f"{domain}://{tenant}/{namespace}/{topic}".encode()
+        if compacted_up_to is not None:
+            ledger_id, entry_id = compacted_up_to
+            last = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, batch_size=0)  # as Java brokers write it
+            custom[COMPACTED_UP_TO] = last.SerializeToString()
+        return custom
     marks = {} if mark is None else mark.properties()
     return {**custom, MANAGED_LEDGER: f"{parent}/{java_encoded(topic)}".encode(), **marks}
 

@@ -32,7 +32,8 @@ EXTRAS_VERSION = 1
 
 class Extras(msgspec.Struct, omit_defaults=True):
     """Values for which Pulsar's document has no field. `messages`: message counts of ledgers. `records`: ids of the
-    records with delayed entries, by cursor name.
+    records with delayed entries, by cursor name. `cursors`: mark-delete positions of cursors that Java brokers must not
+    see.
     """
 
     version: int
@@ -46,6 +47,7 @@ class Extras(msgspec.Struct, omit_defaults=True):
     gone_until: int | None = None
     messages: dict[int, int] = {}
     records: dict[str, str] = {}
+    cursors: dict[str, tuple[int, int]] = {}
 
 
 def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
@@ -97,7 +99,6 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
         cursors,
         0,
         terminated=is_terminated,
-        created=next((row.timestamp for row in pulsar.ledger_info if row.timestamp), 0),
         properties={each.key: each.value for each in pulsar.properties},
     )
     if extras is not None:
@@ -110,8 +111,8 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
     return found
 
 
-def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
-    """Encode Pulsar's document for `info`.
+def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo, now_ms: int) -> bytes:
+    """Encode Pulsar's document for `info`. New ledgers get the time `now_ms`.
 
     Unknown fields of `before`, the stored document, and of its ledgers are kept.
     """
@@ -128,7 +129,7 @@ def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
         if row.is_sealed and (info.terminated or row.ledger_id != last_id):
             stored.entries, stored.size, stored.timestamp = row.entry_count, row.size_bytes, row.closed_ms
         elif not stored.HasField("timestamp"):
-            stored.timestamp = 0
+            stored.timestamp = now_ms
     if info.terminated:
         last = ledgers.last_position
         after.terminated_position.ledger_id, after.terminated_position.entry_id = last
@@ -140,7 +141,8 @@ def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo) -> bytes:
     return after.SerializeToString(deterministic=True)
 
 
-def extras_document(info: ManagedLedgerInfo) -> bytes:
+def extras_document(info: ManagedLedgerInfo, hidden_cursors: dict[str, tuple[int, int]]) -> bytes:
+    """Encode the extras. `hidden_cursors`: mark-delete positions of the cursors without a document."""
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     extras = Extras(
         EXTRAS_VERSION,
@@ -154,6 +156,7 @@ def extras_document(info: ManagedLedgerInfo) -> bytes:
         info.gone_until,
         {row.ledger_id: row.message_count for row in ledgers.rows() if row.is_sealed and row.message_count is not None},
         {name: cursor.id for name, cursor in info.cursors.items() if cursor.delayed},
+        hidden_cursors,
     )
     return msgspec.json.encode(extras)
 

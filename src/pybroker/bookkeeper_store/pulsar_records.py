@@ -2,7 +2,7 @@
 
     /managed-ledgers/T/NS/persistent/TOPIC              Pulsar's document: ledgers, properties
     /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
-    /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker
+    /pybroker/managed-ledgers/T/NS/persistent/TOPIC     the extras of this broker, and the cursor `pulsar.transactions`
 
 The document of the cursor `__compaction` has the compacted view: its position is the horizon, and a number of the
 position is the ledger.
@@ -37,16 +37,19 @@ from pybroker.bookkeeper_store.managed_ledger_documents import (
     ledger_info,
     pulsar_document,
 )
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.bookkeeper_store.state_ledger import delete_ledger, read_last
 from pybroker.bookkeeper_store.store_errors import store_error
+from pybroker.bookkeeper_store.stored_views import stored_cursor, stored_managed_ledger
 from pybroker.errors import BadVersionError, DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced
 from pybroker.managed_ledger.info.json_records import digest
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo, ManagedLedgerInfo
+from pybroker.managed_ledger.info.stored_documents import StoredCursor, StoredManagedLedger
 from pybroker.metadata.metadata_paths import java_decoded, java_encoded
-from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, Put
+from pybroker.metadata.metadata_store import NOT_EXISTING, Change, Check, Delete, MetadataStore, NodeTimes, Put
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
 
@@ -81,9 +84,32 @@ class PulsarRecords(InfoRecords):
         decoded = None if extras is None else decode_extras(path, extras.value)
         return not ledger_info(decode_pulsar_info(path, found.value), decoded, {}).deleted
 
+    async def described(self, path: str) -> StoredManagedLedger | None:
+        node = document_path(path)
+        found = await self._metadata.get(node)
+        if found is None:
+            return None
+        cursors: dict[str, StoredCursor] = {}
+        for name in await self._metadata.children(node):
+            cursor_path = f"{node}/{name}"
+            value = await self._metadata.get(cursor_path)
+            if value is not None:
+                times = await self._times(cursor_path)
+                cursors[name] = stored_cursor(decode_cursor_info(cursor_path, value.value), value.version, times)
+        return stored_managed_ledger(
+            decode_pulsar_info(path, found.value), found.version, await self._times(node), cursors
+        )
+
+    async def _times(self, path: str) -> NodeTimes:
+        return await self._metadata.times_of(path) or NodeTimes(0, 0)
+
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
         """Create the managed ledger's document, as Java brokers do. Without properties, the document is empty."""
-        value = PulsarInfo() if not info.properties else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info))
+        value = (
+            PulsarInfo()
+            if not info.properties
+            else PulsarInfo.FromString(pulsar_document(PulsarInfo(), info, self._clock.wall_ms()))
+        )
         await self._metadata.put(document_path(path), value.SerializeToString(), NOT_EXISTING)
 
 
@@ -151,19 +177,26 @@ class PulsarRecord(InfoRecord):
         first_id = min((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
         last_id = max((row.ledger_id for row in self._pulsar.ledger_info), default=-1)
         records = extras.records if extras is not None and first_id <= extras.last_ledger else {}
+        found_cursors = {
+            java_decoded(path.rpartition("/")[2]): decode_cursor_info(path, value.value)
+            for path, value in zip(paths[2:], values[2:], strict=True)
+            if value is not None
+        }
+        if extras is not None and first_id <= extras.last_ledger:
+            found_cursors |= {name: _hidden_cursor(mark) for name, mark in extras.cursors.items()}
         cursors: dict[str, CursorInfo] = {}
-        for path, value in zip(paths[2:], values[2:], strict=True):
-            if value is not None:
-                name = java_decoded(path.rpartition("/")[2])
-                cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
-                node = CursorNode(self.path, name, decode_cursor_info(path, value.value), self.save)
-                if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
-                    await self._move_state(node)
-                self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
-                cursors[name] = node.info(cursor_id, is_delayed=name in records)
+        for name, found_cursor in found_cursors.items():
+            cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
+            node = CursorNode(self.path, name, found_cursor, self.save)
+            if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
+                await self._move_state(node)
+            self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
+            cursors[name] = node.info(cursor_id, is_delayed=name in records)
         info = ledger_info(self._pulsar, extras, cursors)
         await self._find_view(info)
-        info.created = info.created or self._clock.wall_ms()
+        if not info.created:
+            times = await self._metadata.times_of(self._document)
+            info.created = self._clock.wall_ms() if times is None else times.created_ms
         return info, sum(len(value.value) for value in values if value is not None)
 
     async def _move_state(self, node: CursorNode) -> None:
@@ -251,16 +284,22 @@ class PulsarRecord(InfoRecord):
 
     def _wanted(self, info: ManagedLedgerInfo) -> dict[str, bytes | None]:
         """Return the values of all nodes; None for nodes that must not exist."""
-        document = pulsar_document(self._pulsar, info)
-        wanted: dict[str, bytes | None] = {self._document: document, self._extras: extras_document(info)}
-        self._pulsar = PulsarInfo.FromString(document)
         now_ms = self._clock.wall_ms()
+        document = pulsar_document(self._pulsar, info, now_ms)
+        wanted: dict[str, bytes | None] = {self._document: document}
+        self._pulsar = PulsarInfo.FromString(document)
+        hidden: dict[str, tuple[int, int]] = {}
         for name, cursor in info.cursors.items():
             node = self._cursors.get(cursor.id)
             if node is None:
                 node = CursorNode(self.path, name, None, self.save)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
-            wanted[f"{self._document}/{java_encoded(name)}"] = node.encode(cursor, info.compacted, now_ms)
+            encoded = node.encode(cursor, info.compacted, now_ms)
+            if node.is_hidden:
+                hidden[name] = node.mark
+            else:
+                wanted[f"{self._document}/{java_encoded(name)}"] = encoded
+        wanted[self._extras] = extras_document(info, hidden)
         for path in self._nodes:
             wanted.setdefault(path, None)
         return wanted
@@ -329,6 +368,12 @@ class PulsarRecord(InfoRecord):
                 logs.error("managed_ledger.fenced", managed_ledger=path, version=version, known_version=node.version)
                 raise fenced(self.path)
             node.is_stored(version, stored)
+
+
+def _hidden_cursor(mark: tuple[int, int]) -> ManagedCursorInfo:
+    return ManagedCursorInfo(
+        cursors_ledger_id=STATE_IN_DOCUMENT, mark_delete_ledger_id=mark[0], mark_delete_entry_id=mark[1]
+    )
 
 
 def _follows(version: int, node: _Node) -> bool:

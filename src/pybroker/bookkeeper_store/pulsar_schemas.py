@@ -24,7 +24,7 @@ from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.model.names import TopicName
 from pybroker.schema.schema_data import SchemaData, SchemaType
-from pybroker.schema.schema_storage import SchemaRecord, SchemaStorage, StoredVersions
+from pybroker.schema.schema_storage import SchemaPosition, SchemaRecord, SchemaStorage, StoredVersions
 
 ROOT = "/schemas"
 _PAGE_VALUES = 100
@@ -68,6 +68,13 @@ class PulsarSchemaStorage(SchemaStorage):
             records.append((entry.version, record))
         return StoredVersions(records[::-1], locator.info.version + 1)
 
+    async def positions(self, path: str) -> list[SchemaPosition]:
+        found = await self._metadata.get(path)
+        if found is None:
+            return []
+        versions = _versions(_decoded(SchemaLocator, found.value, path))
+        return [SchemaPosition(each.version, each.position.ledgerId, each.position.entryId) for each in versions]
+
     async def _read_version(self, path: str, entry: IndexEntry) -> SchemaRecord:
         position = entry.position
         try:
@@ -91,7 +98,7 @@ class PulsarSchemaStorage(SchemaStorage):
         schema = record.schema
         added = IndexEntry(version=version, hash=b"" if schema is None else hashlib.sha256(schema.data).digest())
         added.position.ledgerId = added.position.entryId = _NO_POSITION
-        entry = SchemaEntry(schema_data=_info(path, record).SerializeToString(), index=[*present, added])
+        entry = SchemaEntry(schema_data=_info(path, record).SerializeToString(), index=present or [added])
         ledger_id = await self._write_entry(path, entry.SerializeToString())
         added.position.ledgerId, added.position.entryId = ledger_id, 0
         value = SchemaLocator(info=added, index=[*present, added]).SerializeToString()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
@@ -25,8 +26,9 @@ from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
+from pybroker.broker.lifecycle.bundle_handover import HANDOVER_SHARE, BundleHandover
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
-from pybroker.broker.lifecycle.cluster_lookups import LookupAnswer, cluster_lookup
+from pybroker.broker.lifecycle.cluster_lookups import ClusterLookups, LookupAnswer
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
 from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
@@ -52,6 +54,7 @@ from pybroker.broker.transactions.participation import TakingPart
 from pybroker.cluster.broker_client_access import broker_client_access
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
+from pybroker.cluster.ownership.broker_probes import BrokerProbes
 from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -62,6 +65,7 @@ from pybroker.metadata.resources import Resources
 from pybroker.metadata.session_report import SessionState
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
+from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.schema.schema_registry import SchemaRegistry
 from pybroker.schema.schema_storage import SchemaStorage
@@ -105,6 +109,8 @@ class BrokerService:
     """Membership in a cluster; set by the app, None for a standalone broker."""
     request_stop: Callable[[], None] | None = None
     """Starts an orderly shutdown of the process; set by the app, None if the broker is embedded in another process."""
+    handovers_per_s: int = 0
+    """Bundles that are handed over per second when the broker stops; 0: as fast as possible."""
     cache_refresher: CacheRefresher | None = None
     """Keeps the caches of a shared metadata store current; set by `build`, closed by the service."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
@@ -159,6 +165,7 @@ class BrokerService:
         self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
         LiveSettings(self.dynamic, broker_context, policy_changes)
         self._health = HealthCheck(runtime, metadata_store, presence, topics)
+        self.cluster_lookups: ClusterLookups | None = None
         self._metadata_requests = 0
         self._cluster_client: PulsarClient | None = None
 
@@ -166,10 +173,12 @@ class BrokerService:
         self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
         broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
         broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
+        self._unattended: UnattendedCoordinators | None = None
         self._java_snapshots: JavaTransactionSnapshots | None = None
         if ledgers.store.has_pulsar_layout:
-            self._java_snapshots = JavaTransactionSnapshots(topics)
+            self._java_snapshots = JavaTransactionSnapshots(topics, ledgers)
             broker_context.announce_transactions = self._java_snapshots.announce
+            broker_context.java_transactions_from = self._java_snapshots.start_of
 
     def keep_topic_policies_in_system_topics(self) -> None:
         """Store topic policies in `__change_events`, as Java brokers do. Must be called before the first topic is
@@ -186,20 +195,25 @@ class BrokerService:
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(
-        self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool = False
+        self,
+        topic: TopicName,
+        listener_name: str | None,
+        *,
+        is_authoritative: bool = False,
+        parking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> LookupAnswer:
         """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
         namespace is missing.
 
         In a cluster, this broker may acquire the bundle, and does so if the request is authoritative. Also raises
-        MetadataError, ServiceNotReady, StoreError.
+        MetadataError, ServiceNotReady, StoreError. `parking` is entered while the lookup waits for the end of a lost owner.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
-            if self.ownership is not None:
-                answer = await cluster_lookup(
-                    self.ownership, self.presence, topic, listener_name, is_authoritative=is_authoritative
+            if self.cluster_lookups is not None:
+                answer = await self.cluster_lookups.answer(
+                    topic, listener_name, parking, is_authoritative=is_authoritative
                 )
                 self.runtime.stats.lookup_redirects += answer.is_redirect
                 return answer
@@ -260,6 +274,8 @@ class BrokerService:
             return self.identity.conflict
         if self.membership is not None and self.membership.conflict:
             return self.membership.conflict
+        if self.ownership is not None and self.ownership.is_leaving:
+            return "the broker is stopping and hands its bundles over"
         bookies = self.ledgers.store.bookies()
         if bookies is not None and bookies.refusal is not None:
             return bookies.refusal
@@ -295,6 +311,8 @@ class BrokerService:
         self.other_brokers = others = OtherBrokers(self.runtime.config, self.presence)
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
+        probes = BrokerProbes(self.runtime.clock, self.broker_context.tasks)
+        self.cluster_lookups = ClusterLookups(ownership, self.presence, probes, self.runtime.clock)
         self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         self.transactions.ownership = ownership
@@ -302,8 +320,8 @@ class BrokerService:
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
         await ownership.start()
-        unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
-        self.broker_context.tasks.start(unattended.run(), "unattended transaction coordinators")
+        self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
+        self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")
         return others
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
@@ -311,6 +329,28 @@ class BrokerService:
     async def health_check(self) -> None:
         """Publish a message and read it back. Raises BrokerError."""
         await self._health.run()
+
+    async def hand_over(self) -> None:
+        """Give all bundles to other brokers of the cluster, a few at a time, before the broker stops.
+
+        `close` releases the bundles that are left after `HANDOVER_SHARE` of `brokerShutdownTimeoutMs`. Without the metadata store
+        no other broker can get a bundle, so this does nothing.
+        """
+        if self.ownership is None or self.other_brokers is None:
+            return
+        if self.metadata_store.session_state is not SessionState.CONNECTED:
+            return
+        handover = BundleHandover(self.runtime, self.ownership, self.other_brokers, self.handovers_per_s)
+        try:
+            async with asyncio.timeout(HANDOVER_SHARE * self.runtime.config.broker_shutdown_timeout_ms / 1000):
+                await handover.run()
+        except TimeoutError:
+            logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
+
+    async def end_transactions(self) -> None:
+        """Abort the open transactions if only Java brokers stay in the cluster. `tell_clients` follows."""
+        if self._unattended is not None:
+            await self._unattended.end_before_stop()
 
     async def tell_clients(self) -> None:
         """Reject new clients, notify the clients of all topics, and wait until received messages are stored and

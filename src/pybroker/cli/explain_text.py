@@ -46,6 +46,9 @@ class ExplainText:
         place = " / ".join(str(part) for part in (document.get("topic"), document.get("subscription")) if part)
         findings: list[Document] = document.get("findings", [])
         lines = [*self._headline(document), *self._wrapped(place, "", DIM)]
+        if owner := document.get("owner"):
+            served = f", owner {owner['broker']}" if owner.get("broker") else ""
+            lines += self._wrapped(f"bundle {owner['bundle']}{served}", "", DIM)
         if subject := _subject(document.get("subject", {})):
             lines += self._wrapped(subject, "", DIM)
         for index, finding in enumerate(findings, 1):

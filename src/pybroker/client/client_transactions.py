@@ -16,7 +16,13 @@ from typing import Any, Self
 from pybroker.client.client import Client
 from pybroker.client.client_connection import Connection
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut
-from pybroker.errors import BrokerError, InvalidTxnStatus, TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.errors import (
+    BrokerError,
+    InvalidTxnStatus,
+    ServiceNotReady,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
 from pybroker.model.names import TopicName
 from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.runtime import logs
@@ -107,9 +113,9 @@ class Coordinators:
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
         try:
             return await (await self._connection(coordinator)).request(command)
-        except TransactionCoordinatorNotFound as error:
+        except (TransactionCoordinatorNotFound, ServiceNotReady) as error:
             self._connected.pop(coordinator, None)
-            raise ConnectionLost(f"transaction coordinator {coordinator} has moved: {error}") from error
+            raise ConnectionLost(f"transaction coordinator {coordinator} may have moved: {error}") from error
 
     async def _connection(self, coordinator: int) -> Connection:
         async with self._connecting.held(coordinator):

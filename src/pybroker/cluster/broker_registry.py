@@ -54,6 +54,9 @@ class BrokerRegistry(Protocol):
     def is_leader(self) -> bool:
         """Return whether this broker is the leader, and its session certainly exists."""
 
+    def assign(self, bundle: str, broker_id: str) -> None:
+        """Decide as the leader that a registered broker shall acquire `bundle`, which is about to be unloaded."""
+
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
         """Return the broker that shall acquire `bundle` (`tenant/namespace/0x00000000_0x40000000`).
 

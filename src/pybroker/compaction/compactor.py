@@ -91,7 +91,7 @@ class Compactor:
         await self._each(before, end, self._survivors.note)
         self.progress.key_count = self._survivors.key_count
         self.progress.removed_messages = self._survivors.removed_messages
-        ledger_id = await self._ledger.begin_compacted(self._drops)
+        ledger_id = await self._ledger.begin_compacted(self._drops, end)
         try:
             writer = _Writer(self._store, self._clock, ledger_id, self.progress)
             await self._write(before, end, writer)

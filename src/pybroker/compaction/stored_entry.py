@@ -56,11 +56,16 @@ class OwnFormat:
         return CompactedEntry(position, stored[: -_OWN_POSITION.size], message_count)
 
 
+_NO_PARTITION = -1
+"""Java brokers write it explicitly, so that the sizes of views are equal."""
+
+
 class PulsarFormat:
     """The format of Java brokers. The store counts messages at the beginning of an entry, so they are counted again here."""
 
     def encode(self, position: Position, payload: bytes) -> bytes:
-        head = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id).SerializeToString()
+        message_id = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id, partition=_NO_PARTITION)
+        head = message_id.SerializeToString()
         return b"".join((_LENGTH.pack(len(head)), head, _LENGTH.pack(len(payload)), payload))
 
     def decode(self, stored: bytes, message_count: int) -> CompactedEntry:

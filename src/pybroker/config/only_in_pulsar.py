@@ -28,7 +28,6 @@ ONLY_IN_PULSAR: tuple[str, ...] = (
     "loadBalancerDirectMemoryResourceWeight",
     "loadBalancerHostUsageCheckIntervalMinutes",
     "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
-    "loadBalancerMaxNumberOfBundlesInBundleLoadReport",
     "loadBalancerMaxNumberOfBundlesToSplitPerCycle",
     "loadBalancerMemoryResourceWeight",
     "loadBalancerMsgRateDifferenceShedderThreshold",

@@ -1,8 +1,9 @@
 // The frame of all pages: routing, the user's credentials, and colours. A page is a function that fills `main`.
 
-import { ApiError, getOrNull, isSignedIn, signIn, signOut } from "/console/api.js";
+import { ApiError, getOrNull, isSignedIn, signIn, signOut, topicPath } from "/console/api.js";
 import { closeDialogs, field, h, replace, say, trouble } from "/console/dom.js";
 import { brokerPage } from "/console/broker.js";
+import { clusterPage } from "/console/cluster.js";
 import { docsPage } from "/console/docs.js";
 import { messagesPage } from "/console/messages.js";
 import { overviewPage } from "/console/overview.js";
@@ -12,11 +13,12 @@ import { transactionsPage } from "/console/transactions.js";
 
 const PAGES = {
   "": { title: "Topics", show: overviewPage, menu: "Topics" },
-  topic: { title: "Topic", show: topicPage },
-  subscription: { title: "Subscription", show: subscriptionPage },
-  messages: { title: "Messages", show: messagesPage },
+  topic: { title: "Topic", show: atOwner(topicPage) },
+  subscription: { title: "Subscription", show: atOwner(subscriptionPage) },
+  messages: { title: "Messages", show: atOwner(messagesPage) },
   transactions: { title: "Transactions", show: transactionsPage, menu: "Transactions" },
   broker: { title: "Broker", show: brokerPage, menu: "Broker" },
+  cluster: { title: "Cluster", show: clusterPage, menu: "Cluster" },
   docs: { title: "Interface", show: docsPage, menu: "Interface" },
 };
 const THEME = "pybroker.theme";
@@ -35,6 +37,19 @@ function address() {
 
 function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
+}
+
+/** A page of a topic. If another broker of the cluster serves the topic, it leads to the console of that broker. */
+function atOwner(page) {
+  return async (main, asked) => {
+    const [topic] = asked.names;
+    const owner = await getOrNull(topicPath(topic, "/admin/v3/console/cluster/owner"), asked.signal, [401, 403, 404, 500, 503]);
+    if (!owner || owner.isHere) return page(main, asked);
+    main.append(h("h1", { class: "long" }, topic),
+      h("p", { class: "notice" }, `Broker ${owner.broker} serves this topic. `,
+        h("a", { href: `${owner.webUrl}/console/${location.hash}`, rel: "noreferrer" }, "Open this page there"), "."));
+    return undefined;
+  };
 }
 
 async function show() {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pybroker.errors import StoreError
 
@@ -23,6 +24,17 @@ class CursorOwner(ABC):
     @abstractmethod
     def snapshot(self) -> bytes:
         """Return the whole state, with every delta passed to the store before this call."""
+
+
+class CursorLedger(NamedTuple):
+    """The ledger that the owner of a cursor writes, and its last entry."""
+
+    ledger_id: int
+    last_entry_id: int
+
+
+NO_CURSOR_LEDGER = CursorLedger(-1, -1)
+"""The state of the cursor is elsewhere, and its owner has not written a ledger yet."""
 
 
 class CursorStore(ABC):
@@ -41,6 +53,10 @@ class CursorStore(ABC):
         """Return for how many milliseconds a write of the cursor has been in flight; None without one, or if it is
         unknown. No IO.
         """
+        return None
+
+    def ledger_of(self, _cursor_id: str) -> CursorLedger | None:
+        """Return the ledger with the states of an attached cursor; None if this store has no such ledgers. No IO."""
         return None
 
     @abstractmethod

@@ -20,7 +20,7 @@ of that ledger fail too, because entry ids have no gaps. The owner seals the led
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
@@ -30,6 +30,7 @@ from pyroaring import BitMap
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import AppendWait, BookiesReport, ClientStatistics
 from pybroker.model.counters import Buckets
+from pybroker.model.position import Position
 
 T = TypeVar("T")
 
@@ -64,6 +65,14 @@ class LedgerPurpose(Enum):
 
     ENTRIES = "managed-ledger"
     COMPACTED = "compacted-ledger"
+
+
+class LedgerDescription(NamedTuple):
+    """The metadata of a ledger: its counts, which are 0 while it is open, and all of them as Pulsar shows them."""
+
+    entry_count: int
+    size_bytes: int
+    text: str
 
 
 class AppendRun:
@@ -291,11 +300,21 @@ class LedgerStore(ABC):
         return None
 
     @abstractmethod
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         """Open a new ledger for appends and return its id, which is larger than every earlier id of the owner.
 
-        `owner` is the path of the managed ledger. A remote store records both, so that a lost ledger can be attributed.
+        `owner` is the path of the managed ledger, `compacted_up_to` the last entry that the compacted view covers. A remote
+        store records all three, so that a lost ledger can be attributed.
         """
+
+    async def described(self, _ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
+        """Return the metadata of those ledgers that have some. Raises StoreError."""
+        return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
         """Return whether metadata may list the new ledger, which no metadata lists yet.

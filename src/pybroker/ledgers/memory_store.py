@@ -25,6 +25,7 @@ from pybroker.ledgers.ledger_store import (
     LedgerTotals,
 )
 from pybroker.ledgers.live_ledger import LedgerState, LiveLedger
+from pybroker.model.position import Position
 from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_time
 
 
@@ -50,7 +51,12 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
     def index(self) -> LedgerIndex:
         return self
 
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         ledger_id = self._next_ledger_id
         self._next_ledger_id += 1
         self._ledgers[ledger_id] = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)

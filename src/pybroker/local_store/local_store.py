@@ -62,6 +62,7 @@ from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.model.counters import Buckets
+from pybroker.model.position import Position
 from pybroker.runtime import logs
 from pybroker.storage_format.journal_layout import (
     CursorRecord,
@@ -387,7 +388,12 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     def files(self) -> LedgerFiles:
         return self
 
-    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
+    async def create_ledger(
+        self,
+        purpose: LedgerPurpose = LedgerPurpose.ENTRIES,
+        owner: str = "",
+        compacted_up_to: Position | None = None,
+    ) -> int:
         self._check_open()
         ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)

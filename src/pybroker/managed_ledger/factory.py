@@ -177,9 +177,10 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """Seal a ledger that an earlier run did not close, and return its contents. A missing one counts as empty: with
-        `journalSyncData=false`, a power failure may lose the ledger but keep its name. It is logged, because it could
-        also be damage.
+        """Seal a ledger that an earlier run did not close, and return its contents. A missing one counts as empty, as for
+        Java brokers: with `journalSyncData=false`, a power failure may lose the ledger but keep its name, and on BookKeeper
+        an operator may have deleted it. It is logged, because it could also be damage. The store makes sure that the ledger
+        is missing.
         """
         try:
             return await self.store.recover(ledger_id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from pybroker.errors import StateTooLarge, StoreError
-from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
+from pybroker.ledgers.cursor_store import CursorLedger, CursorOwner, CursorStore
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.cache.entry_cache import part_of
 from pybroker.managed_ledger.cursor_backlog import Backlog
@@ -293,6 +293,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if self.size_limit.stored(size_bytes):
             logs.info("cursor.state_fits", managed_ledger=self.ledger.name, cursor=self.name, size_bytes=size_bytes)
             self.when_state_fits()
+
+    @property
+    def cursor_ledger(self) -> CursorLedger | None:
+        """The ledger with the states; None without a store of such ledgers."""
+        return None if self._store is None else self._store.ledger_of(self.cursor_id)
 
     @property
     def write_wait_ms(self) -> float | None:

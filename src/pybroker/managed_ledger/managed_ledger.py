@@ -570,8 +570,8 @@ class ManagedLedger(AppendListener):
 
     # --- the compacted view ------------------------------------------------------------------------------------------
 
-    async def begin_compacted(self, drops: int) -> int:
-        """Create the ledger for the next compacted view.
+    async def begin_compacted(self, drops: int, up_to: Position | None = None) -> int:
+        """Create the ledger for the next compacted view, which covers the entries up to `up_to`.
 
         Raises LedgerFenced if the managed ledger was closed, or its compacted view was deleted, after the caller read
         `compacted_drops` (`drops`). Raises StoreError.
@@ -579,7 +579,7 @@ class ManagedLedger(AppendListener):
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
                 raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
-            ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name)
+            ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
                 await self.document.save()

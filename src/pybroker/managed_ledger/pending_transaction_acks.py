@@ -31,7 +31,7 @@ from pyroaring import BitMap, FrozenBitMap
 
 from pybroker.model import ack_set
 from pybroker.model.position import MAX_ENTRY_ID, Position
-from pybroker.model.txn_id import TxnId, passed_by
+from pybroker.model.txn_id import TxnId, is_passed, passed_by
 
 _HELD, _ENDED, _LOW_WATER_MARK = range(3)
 MAX_ENDED_REMEMBERED = 1000
@@ -170,7 +170,7 @@ class PendingTransactionAcks:
         return txn in self._ended or self._is_below_mark(txn)
 
     def _is_below_mark(self, txn: TxnId) -> bool:
-        return txn.least <= self._low_water_marks.get(txn.most, 0)
+        return is_passed(txn.least, self._low_water_marks.get(txn.most, 0))
 
     @property
     def was_used(self) -> bool:

@@ -14,6 +14,7 @@ from pybroker.metadata.metadata_store import (
     Change,
     MetadataStore,
     Missed,
+    NodeTimes,
     OperationLatencies,
     Put,
     SessionListener,
@@ -53,6 +54,10 @@ class MeasuredMetadataStore(MetadataStore):
     async def get(self, path: str) -> Versioned | None:
         with self._measured("get", path):
             return await self._store.get(path)
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        with self._measured("get", path):
+            return await self._store.times_of(path)
 
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
         with self._measured("put", path):

@@ -19,6 +19,8 @@ LOCAL_POLICIES = "/admin/local-policies"
 TOPIC_POLICIES = "/pybroker/topic-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
+LEDGERS = "/ledgers"
+"""Parent of what bookies and their clients store."""
 MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/pybroker/schemas"  # Java brokers cannot read a topic's schema if another form is below `/schemas`.
 RESOURCE_QUOTAS = "/loadbalance/resource-quota"

@@ -47,6 +47,13 @@ class Versioned(NamedTuple):
     version: int
 
 
+class NodeTimes(NamedTuple):
+    """When a value was first put and last changed, in milliseconds since 1970."""
+
+    created_ms: int
+    changed_ms: int
+
+
 class Put(NamedTuple):
     """A put within `change_together`, with the meaning of `MetadataStore.put`."""
 
@@ -135,6 +142,10 @@ class MetadataStore(ABC):
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:
         """Return the value at `path`; None without one."""
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        """Return the times of a value; None without a value, or if the store does not keep them. Raises StoreError."""
+        return None
 
     @abstractmethod
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:

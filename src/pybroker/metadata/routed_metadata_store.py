@@ -16,6 +16,7 @@ from pybroker.metadata.metadata_store import (
     Change,
     MetadataStore,
     Missed,
+    NodeTimes,
     SessionListener,
     Versioned,
     Watch,
@@ -68,6 +69,9 @@ class RoutedMetadataStore(MetadataStore):
 
     async def get(self, path: str) -> Versioned | None:
         return await self._store(path).get(path)
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        return await self._store(path).times_of(path)
 
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
         return await self._store(path).put(path, value, expected_version)

@@ -17,6 +17,7 @@ Session values are ephemeral nodes. A call that began in one session never takes
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from pybroker.metadata.metadata_store import (
     Delete,
     MetadataStore,
     Missed,
+    NodeTimes,
     Put,
     SessionListener,
     Versioned,
@@ -189,6 +191,10 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def get(self, path: str) -> Versioned | None:
         node = await self._node(path)
         return None if node is None or _is_inner(*node) else Versioned(node[0], node[1].version)
+
+    async def times_of(self, path: str) -> NodeTimes | None:
+        node = await self._node(path)
+        return None if node is None else NodeTimes(node[1].ctime_ms, node[1].mtime_ms)
 
     async def _node(self, path: str) -> tuple[bytes, Stat] | None:
         """Return value and stat of the node, also of an inner node; None if it does not exist."""
@@ -466,13 +472,20 @@ class ZooKeeperMetadataStore(MetadataStore):
             paths = [*reversed(await self._paths_below(path)), path]
             count += sum(value is not None for value in await self.values_of(paths))
             for start in range(0, len(paths), BATCH_READS):
-                # ZooKeeper performs the requests of one connection in their order.
-                async with asyncio.TaskGroup() as group:
-                    for each in paths[start : start + BATCH_READS]:
-                        group.create_task(self._drop_node(each))
+                await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
         raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
+
+    async def _drop_nodes(self, paths: Sequence[str]) -> None:
+        """Raises the first StoreError instead of a group."""
+        try:
+            # ZooKeeper performs the requests of one connection in their order.
+            async with asyncio.TaskGroup() as group:
+                for each in paths:
+                    group.create_task(self._drop_node(each))
+        except* StoreError as failures:
+            raise failures.exceptions[0] from failures
 
     async def _drop_node(self, path: str) -> None:
         """Delete the node in any version, unless it has children again."""
@@ -498,7 +511,7 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def _change_together(self, changes: Sequence[Change]) -> list[int | None]:
         for _ in range(_RACE_ATTEMPTS):
             nodes = [await self._client_node(change.path) for change in changes]
-            wanted = [_operation(change, node) for change, node in zip(changes, nodes, strict=True)]
+            wanted = _operations(changes, nodes)
             try:
                 results = await self._client.multi(wanted)
             except NoNode as error:
@@ -671,8 +684,19 @@ def _is_inner(value: bytes, stat: Stat) -> bool:
     return not value and stat.cversion > 0
 
 
-def _operation(change: Change, node: tuple[bytes, Stat] | None) -> ChangeOp:
-    """Return the operation for `change`, given the present node. Raises BadVersionError if the version does not fit."""
+def _operations(changes: Sequence[Change], nodes: Sequence[tuple[bytes, Stat] | None]) -> list[ChangeOp]:
+    """Return the operations for `changes`, given the present nodes. Raises BadVersionError if a version does not fit."""
+    added: Counter[str] = Counter()  # children of each path, by the operations before
+    operations = []
+    for change, node in zip(changes, nodes, strict=True):
+        operation = _operation(change, node, added[change.path])
+        parent = change.path.rpartition("/")[0]
+        added[parent] += isinstance(operation, CreateOp) - isinstance(operation, DeleteOp)
+        operations.append(operation)
+    return operations
+
+
+def _operation(change: Change, node: tuple[bytes, Stat] | None, added_children: int) -> ChangeOp:
     path, expected = change.path, change.expected_version
     present = None if node is None or _is_inner(*node) else node[1].version
     if expected == NOT_EXISTING and present is not None:
@@ -686,7 +710,7 @@ def _operation(change: Change, node: tuple[bytes, Stat] | None) -> ChangeOp:
         case Put(_, value, _):
             return CreateOp(path, value) if node is None else SetOp(path, value, version)
         case Delete():
-            has_children = node is not None and node[1].num_children > 0
+            has_children = node is not None and node[1].num_children + added_children > 0
             return SetOp(path, b"", version) if has_children else DeleteOp(path, version)
         case Check():
             return CheckOp(path, version)

@@ -7,6 +7,7 @@ these documents.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import msgspec
 import re2
@@ -101,6 +102,25 @@ def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
     if data.unload_scope not in UNLOAD_SCOPES:
         return msgspec.structs.replace(data, unload_scope=None)
     return data
+
+
+def namespaces_to_unload(
+    namespaces: Iterable[str], policy: NamespaceIsolationData, former: NamespaceIsolationData | None
+) -> list[str]:
+    """Return the namespaces that are unloaded when `policy` replaces `former`, as in Pulsar.
+
+    With `unload_scope` `changed`, the default, those whose brokers may have changed: all if the primary brokers did, otherwise
+    those that match a pattern of only one of the two policies. `all_matching`: all that match one of them.
+    """
+    if policy.unload_scope == "none":
+        return []
+    patterns = set(policy.namespaces)
+    if former is not None:
+        patterns |= set(former.namespaces)
+        has_new_brokers = sorted(policy.primary) != sorted(former.primary)
+        if policy.unload_scope != "all_matching" and not has_new_brokers:
+            patterns -= set(policy.namespaces) & set(former.namespaces)
+    return [namespace for namespace in namespaces if matches_any(namespace, sorted(patterns))]
 
 
 def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> BrokerNamespaceIsolationData:

@@ -89,10 +89,48 @@ class Code(Enum):
     )
     BUNDLE_NOT_SERVED = (
         "bundle-not-served",
-        "The topic's namespace bundle has no broker that serves it now: it is being unloaded, or its owner's session is ending.",
+        "No broker serves the topic's namespace bundle now, because a session with the metadata store is lost or ends soon.",
         (
             "Wait: clients look the topic up again by themselves. After the death of a broker it takes the session time-out "
-            "(metadataStoreSessionTimeoutMillis)."
+            "(metadataStoreSessionTimeoutMillis). If it lasts longer, check the connection to the metadata store."
+        ),
+    )
+    BUNDLE_UNLOADING = (
+        "bundle-unloading",
+        "The topic's namespace bundle is being unloaded or transferred to another broker; clients reconnect afterwards.",
+        "Wait a few seconds. If it does not end, search the owner's log for the bundle: a topic of it cannot be closed.",
+    )
+    BUNDLE_WITHOUT_OWNER = (
+        "bundle-without-owner",
+        "The topic's namespace bundle has no owner, and no broker can acquire it now.",
+        (
+            "Read the reason in the sentence above. If isolation policies exclude all registered brokers, start one of the brokers "
+            "that they name, or change the policies. If the leader does not answer, restart it: its session then ends."
+        ),
+    )
+    OWNER_NOT_ANSWERING = (
+        "owner-not-answering",
+        "The broker that owns the topic's namespace bundle does not answer: it is frozen, was killed, or the network fails.",
+        (
+            "If its process was killed, wait: another broker takes the bundle when the session of the owner ends "
+            "(metadataStoreSessionTimeoutMillis). If its process hangs and its session does not end, restart it. Otherwise "
+            "repair the network between the brokers."
+        ),
+    )
+    OWNER_WITHOUT_EXPLAIN = (
+        "owner-without-explain",
+        "The broker that owns the topic's namespace bundle is a Java broker of Apache Pulsar, which cannot explain topics.",
+        (
+            "Read the statistics of the topic: `pybroker topics stats TOPIC`. To explain the topic, transfer its bundle to a "
+            "pybroker with `namespaces unload --destinationBroker`."
+        ),
+    )
+    BUNDLE_OWNER_CONFLICT = (
+        "bundle-owner-conflict",
+        "This broker serves the topic, and the ownership document in the metadata store is missing or has another owner.",
+        (
+            "Wait a few seconds: this broker reads the document again and closes the topics of the bundle. If it does not, unload "
+            "the bundle. Find the program that changes documents below /namespace: only the brokers may do that."
         ),
     )
     METADATA_CONFLICT = (
@@ -182,6 +220,14 @@ class Code(Enum):
         "producers-refused",
         "Producers, or their messages, were refused recently.",
         "Read the errors in the table. For details of one producer, run explain with --producer NAME.",
+    )
+    CLOCK_SKEW = (
+        "clock-skew",
+        "The clocks of two brokers of the cluster differ. Ownership and sessions do not depend on them.",
+        (
+            "Synchronise the clocks of all machines (NTP). Until then, publish times, message expiry, delayed delivery, retention "
+            "and the expiry of tokens follow the clock of the broker that serves the topic."
+        ),
     )
     # --- producers ---------------------------------------------------------------------------------------------------
 

@@ -23,13 +23,14 @@ Pulsar's name and another format.
 """
 
 BUFFER_SNAPSHOTS = "__transaction_buffer_snapshot"
+BUFFER_SNAPSHOT_INDEXES = "__transaction_buffer_snapshot_indexes"
 
 _OF_A_NAMESPACE = frozenset(
     {
         CHANGE_EVENTS,
         BUFFER_SNAPSHOTS,
         "__transaction_buffer_snapshot_segments",
-        "__transaction_buffer_snapshot_indexes",
+        BUFFER_SNAPSHOT_INDEXES,
     }
 )
 _HEARTBEAT = re.compile(r"[^:]+:[0-9]+")  # host:port of a broker: its own namespace in the tenant pulsar

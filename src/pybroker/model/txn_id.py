@@ -36,10 +36,27 @@ class TxnAction(enum.IntEnum):
     ABORT = 1
 
 
+def is_passed(least: int, mark: int) -> bool:
+    """Return whether a low-water mark says that the transaction has ended. A mark of this broker says nothing about
+    transactions of the Java coordinator with the same number, and the other way round.
+    """
+    return _before_first_id(mark) < least <= mark
+
+
+def _before_first_id(mark: int) -> int:
+    """Return the number behind which the ids of the coordinator with this low-water mark begin."""
+    if mark >= ID_BASE_BESIDE_PULSAR:
+        return ID_BASE_BESIDE_PULSAR
+    return (
+        -1 if mark else 0
+    )  # Ids of Java coordinators begin at 0, and 0 is also the mark of a coordinator without an ended one.
+
+
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
     """Return the `known` transactions that end because the coordinator's low-water mark rises from `before` to `mark`.
     The cost is linear in the step or in `known`, whichever is smaller.
     """
+    before = max(before, _before_first_id(mark))
     if 4 * (mark - before) < len(known):
         return [txn for least in range(before + 1, mark + 1) if (txn := TxnId(coordinator, least)) in known]
     return [txn for txn in known if txn.most == coordinator and before < txn.least <= mark]

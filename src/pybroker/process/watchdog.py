@@ -66,9 +66,12 @@ class LoopWatchdog:
             with contextlib.suppress(OSError):
                 self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
             # Only the main thread may handle signals. A broker in another thread, as in tests, only measures.
-            with contextlib.suppress(ValueError):
+            # An alarm without a handler would end the process.
+            try:
                 signal.signal(signal.SIGALRM, self._alarm)
                 signal.siginterrupt(signal.SIGALRM, False)
+            except ValueError:
+                has_alarm = False
         try:
             while True:
                 if has_alarm:

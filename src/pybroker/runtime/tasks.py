@@ -6,7 +6,7 @@ Invariant: after `close` returned, no task of this owner runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from pybroker.runtime import logs
@@ -81,6 +81,16 @@ async def first_set(*events: asyncio.Event | None) -> None:
     finally:
         for each in waits:
             each.cancel()
+
+
+async def all_results(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run all at once. Return the results in order, or raise the first error itself, when all have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [each.result() for each in tasks]
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:

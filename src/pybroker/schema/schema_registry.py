@@ -29,7 +29,7 @@ from pybroker.schema.compatibility import CompatibilityStrategy, check
 from pybroker.schema.history import History, HistoryCache, StoredSchema
 from pybroker.schema.identity import schema_digest
 from pybroker.schema.schema_data import Incompatible, SchemaData
-from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord, SchemaStorage
+from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaPosition, SchemaRecord, SchemaStorage
 from pybroker.schema.validation import validate
 
 THREAD_BYTES = 16 * 1024
@@ -69,6 +69,10 @@ class SchemaRegistry:
                 async with self._lock(path):
                     found = await self._history(path)
             return found
+
+    async def positions(self, topic: TopicName) -> list[SchemaPosition]:
+        """Return where the versions are stored; nothing if they are not in ledgers. Raises StoreError."""
+        return await self._storage.positions(self._storage.topic_path(topic))
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
         digest = await self._in_proportion([schema], lambda: schema_digest(schema))

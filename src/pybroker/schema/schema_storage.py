@@ -32,6 +32,14 @@ class StoredVersions(NamedTuple):
     next_version: int
 
 
+class SchemaPosition(NamedTuple):
+    """The entry of a version, which may be a deletion."""
+
+    version: int
+    ledger_id: int
+    entry_id: int
+
+
 class SchemaStorage(ABC):
     """Stores schema versions by the path of their topic. A version is written once. Raises StoreError."""
 
@@ -56,6 +64,10 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...
+
+    async def positions(self, _path: str) -> list[SchemaPosition]:
+        """Return where the versions are stored, the oldest first; nothing if they are not in ledgers. Raises StoreError."""
+        return []
 
     @abstractmethod
     async def append(self, path: str, version: int, record: SchemaRecord) -> bool:

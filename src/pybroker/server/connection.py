@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from pybroker.auth.authentication import Identity, PeerCertificate
@@ -410,9 +411,21 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.send_error(type_name(command), handler.request_id(command), error, topic)
         finally:
             # Not when TaskOwner removes the task, one iteration later: then no event would remove the pause.
-            self._requests -= weight
-            if self._requests <= self.context.max_concurrent_requests // 2:
-                self._pauses.remove(read_pauses.REQUESTS)
+            self._count_answered(weight)
+
+    def _count_answered(self, weight: int) -> None:
+        self._requests -= weight
+        if self._requests <= self.context.max_concurrent_requests // 2:
+            self._pauses.remove(read_pauses.REQUESTS)
+
+    @contextmanager
+    def uncounted_request(self) -> Iterator[None]:
+        """For a request that is parked: it does not count as unanswered, so that other requests and messages continue."""
+        self._count_answered(1)
+        try:
+            yield
+        finally:
+            self._requests += 1
 
     def answerable(self, failure: Exception) -> BrokerError:
         """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged; a full disk is

@@ -331,6 +331,22 @@ class Coordinator:
         await self._written()
         return count
 
+    async def end_all(self) -> int:
+        """Abort all open transactions. Return their number when every transaction has ended at all participants.
+
+        Raises StoreError, ServiceNotReady.
+        """
+        await self.ready()
+        count, state = 0, self.state
+        for looked_at, transaction in enumerate(list(state.transactions())):
+            if looked_at % TOLD_A_TURN == TOLD_A_TURN - 1:
+                await asyncio.sleep(0)
+            if transaction.status is Status.OPEN and self.state is state:
+                self._begin_end(transaction, TxnAction.ABORT)
+                count += 1
+        await self._ends_of(list(self.state.transactions()))
+        return count
+
     async def add(
         self,
         transaction: Transaction,

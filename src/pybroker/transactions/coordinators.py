@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pybroker.model.txn_id import TxnId
     from pybroker.runtime.runtime import Runtime
     from pybroker.transactions.coordinator_state import Transaction
+    from pybroker.transactions.java_brokers import JavaBrokers
     from pybroker.transactions.participant_notification import EndParticipant
     from pybroker.waiting.fair_shares import FairShares
 
@@ -77,6 +78,8 @@ class Coordinators:
         self._log_prefix = LOG_BESIDE_PULSAR if ledgers.store.has_pulsar_layout else TRANSACTION_LOG
         self._is_closed = False
         self._changing = asyncio.Lock()
+        self._ending: set[int] = set()
+        """The coordinators of other brokers whose transactions are being ended."""
 
     @property
     def is_enabled(self) -> bool:
@@ -101,11 +104,12 @@ class Coordinators:
         return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator. Raises TransactionCoordinatorNotFound."""
+        """Return a started coordinator.
+
+        Raises TransactionCoordinatorNotFound, also if another broker runs it: clients look it up again after this error only.
+        """
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
-            if coordinator_id < self.count:
-                self._require_served(coordinator_id)
             raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
         return found
 
@@ -166,10 +170,14 @@ class Coordinators:
         self._require_served(coordinator_id)
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
-            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{self._log_prefix}{coordinator_id}")
-            found = Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
-            self._context.coordinators[coordinator_id] = found
+            if coordinator_id in self._ending:
+                raise ServiceNotReady(f"Transaction coordinator {coordinator_id} ends its transactions, try again")
+            found = self._context.coordinators[coordinator_id] = self._new(coordinator_id)
         return found
+
+    def _new(self, coordinator_id: int) -> Coordinator:
+        name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{self._log_prefix}{coordinator_id}")
+        return Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
 
     async def _require_document(self, count: int) -> None:
         async with self._changing:
@@ -230,6 +238,33 @@ class Coordinators:
         children = await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT))
         numbers = [each.removeprefix(self._log_prefix) for each in children if each.startswith(self._log_prefix)]
         return [int(number) for number in numbers if number.isdecimal()]
+
+    @property
+    def java_brokers(self) -> JavaBrokers | None:
+        """The Java brokers of the cluster; None if they cannot share the topics."""
+        return self._context.java_brokers
+
+    async def end_all(self) -> int:
+        """Abort the open transactions of the running coordinators. Return their number when they have ended.
+
+        Raises StoreError, ServiceNotReady.
+        """
+        return sum([await each.end_all() for each in self.running()])
+
+    async def end_all_of(self, coordinator_id: int) -> int:
+        """Abort the open transactions of a coordinator that no broker of this kind runs. Return their number when they have ended.
+
+        Raises StoreError, ServiceNotReady.
+        """
+        if self._is_closed or coordinator_id in self._context.coordinators or coordinator_id in self._ending:
+            raise ServiceNotReady(f"Transaction coordinator {coordinator_id} is being started or stopped")
+        coordinator = self._new(coordinator_id)
+        self._ending.add(coordinator_id)
+        try:
+            return await coordinator.end_all()
+        finally:
+            await coordinator.close()
+            self._ending.discard(coordinator_id)
 
     async def stop(self, coordinator_id: int) -> None:
         """Close a coordinator, because another broker will run it. Its clients look up the new owner."""

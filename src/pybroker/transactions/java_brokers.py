@@ -1,8 +1,8 @@
 """The Java brokers of the same cluster. While one is registered, this broker opens no transactions.
 
-A Java broker that takes over a topic filters aborted messages only if its own snapshots contain the topic, and ends no
+A Java broker that takes over a topic filters aborted messages only if a snapshot contains the topic, and ends no
 transaction of this broker's coordinators. A registered Java broker could take over a topic at any time. Transactions
-that are already open continue.
+that are already open continue: the coordinators of pybrokers end them on topics of Java brokers too.
 
 Limitations: the list of registered brokers is read at most once in `RENEW_MS`.
 """
@@ -10,6 +10,7 @@ Limitations: the list of registered brokers is read at most once in `RENEW_MS`.
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from pybroker.errors import NotAllowedError
 from pybroker.metadata.metadata_store import MetadataStore
@@ -18,6 +19,13 @@ from pybroker.runtime.clock import Clock
 BROKERS = "/loadbalance/brokers"
 RENEW_MS = 5_000
 _OWN_IMPLEMENTATION = "pybroker"
+
+
+class RegisteredBrokers(NamedTuple):
+    """The ids of the registered brokers of both kinds."""
+
+    java: list[str]
+    own_kind: list[str]
 
 
 class JavaBrokers:
@@ -33,7 +41,7 @@ class JavaBrokers:
         """Raise NotAllowedError while a Java broker is registered, StoreError if the list cannot be read."""
         now_ms = self._clock.monotonic_ms()
         if self._read_ms is None or now_ms - self._read_ms >= RENEW_MS:
-            self._found = await self._registered()
+            self._found = (await self.registered()).java
             self._read_ms = now_ms
         if self._found:
             raise NotAllowedError(
@@ -41,10 +49,20 @@ class JavaBrokers:
                 " topics. It would deliver aborted messages of this broker. Stop the Java brokers, or use their coordinators."
             )
 
-    async def _registered(self) -> list[str]:
+    async def is_java_broker(self, broker_id: str) -> bool:
+        """Return whether a Java broker is registered with this id. Raises StoreError."""
+        found = await self._metadata.get(f"{BROKERS}/{broker_id}")
+        return found is not None and _is_java(found.value)
+
+    async def registered(self) -> RegisteredBrokers:
+        """Raises StoreError."""
         names = await self._metadata.children(BROKERS)
         values = await self._metadata.values_of([f"{BROKERS}/{name}" for name in names])
-        return [name for name, found in zip(names, values, strict=True) if found is not None and _is_java(found.value)]
+        found = RegisteredBrokers([], [])
+        for name, value in zip(names, values, strict=True):
+            if value is not None:
+                (found.java if _is_java(value.value) else found.own_kind).append(name)
+        return found
 
 
 def _is_java(registration: bytes) -> bool:

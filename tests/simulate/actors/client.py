@@ -50,6 +50,8 @@ class Client:
         self._may_ack_parts = may_ack_parts
         self.sending = sending or asyncio.Event()
         """Set whenever something is sent; of many clients together."""
+        self.acking = asyncio.Event()
+        """Set whenever something is acknowledged with a receipt."""
         self._links = 0
         self._ids = 0
         self.slots: dict[str, Slot] = {}
@@ -83,6 +85,14 @@ class Client:
         if self.link is not None:
             self.link.cut()
         await self._work.__aexit__(*exc)  # type: ignore[arg-type]
+
+    def link_of(self, slot: Slot) -> Link | None:
+        """The connection that a producer or consumer uses; None without one."""
+        return self.link
+
+    def broker_of(self, slot: Slot) -> str:
+        """The broker to which a producer or consumer is attached, where there are several."""
+        return ""
 
     def broken(self, rule: str, text: str) -> None:
         self.tape.note(self.name, tape.BROKEN, rule=rule, text=text)
@@ -244,7 +254,8 @@ class Client:
         slot.is_wanted = False
         if slot.task is not None and not slot.task.done():
             slot.task.cancel()
-        if self.link is not None:
+        link = self.link_of(slot)
+        if link is not None:
             is_producer = isinstance(slot, ProducerSlot)
             command = Type.CLOSE_PRODUCER if is_producer else Type.CLOSE_CONSUMER
             fields = {"producer_id" if is_producer else "consumer_id": slot.id}
@@ -253,7 +264,7 @@ class Client:
                 slot.lost("closed")
             if slot_was_open or slot.task is not None:
                 try:
-                    await self.link.ask(command, **fields)
+                    await link.ask(command, **fields)
                 except (Refused, LinkLost):
                     pass
         slot.lost("closed")

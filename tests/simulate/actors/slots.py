@@ -20,6 +20,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.simulate.actors.client import Client
+    from tests.simulate.actors.link import Link
 
 _GONE_FOR_GOOD = (
     "TopicTerminatedError", "ProducerFenced", "NotAllowedError", "SubscriptionNotFound", "ConsumerAssignError",
@@ -47,6 +48,11 @@ class Slot:
         self.busy_since_s: float | None = None
         self.settled = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def link(self) -> Link | None:
+        """The connection to the broker that serves its topic."""
+        return self.client.link_of(self)
 
     def refuse(self, error: str) -> bool:
         """Whether it gives up at this answer."""
@@ -118,7 +124,7 @@ class ProducerSlot(Slot):
             fields["topic_epoch"] = self._topic_epoch
         if self._initial_subscription and not self.was_open:
             fields["initial_subscription_name"] = self._initial_subscription
-        link = self.client.link
+        link = self.link
         if link is None:
             raise LinkLost
         self.is_closed_early = False
@@ -153,7 +159,7 @@ class ProducerSlot(Slot):
             self._write(outgoing)
 
     def _write(self, outgoing: Outgoing) -> None:
-        link = self.client.link
+        link = self.link
         if link is None or not self.is_open:
             return
         self.client.tape.note(self.client.name, tape.SENT, **self._facts(outgoing))
@@ -212,8 +218,8 @@ class ProducerSlot(Slot):
             self._look_at_rest()
         elif name in ("TopicTerminatedError", "ProducerFenced", "NotAllowedError"):
             self.give_up(name)
-        elif self.client.link is not None and self.is_open:
-            self.client.link.cut()  # As Java does, with everything that is not answered sent again.
+        elif self.link is not None and self.is_open:
+            self.link.cut()  # As Java does, with everything that is not answered sent again.
 
     def give_up(self, error: str) -> None:
         """Nothing that is not answered will ever be sent again."""
@@ -297,7 +303,7 @@ class ConsumerSlot(Slot):
         begun = len(self.client.tape.events)
         self._openings += 1
         self.label = f"{self.client.name}.{self.id}#{self._openings}"
-        link = self.client.link
+        link = self.link
         if link is None:
             raise LinkLost
         self.is_closed_early = False
@@ -305,7 +311,7 @@ class ConsumerSlot(Slot):
         self.note(
             tape.ATTACHED, kind=self.kind, durable=self.is_durable, compacted=bool(facts.get("compacted")),
             out_of_order=bool(facts.get("out_of_order")), earliest=bool(facts.get("earliest", True)),
-            begun=begun,
+            begun=begun, broker=self.client.broker_of(self),
         )  # fmt: skip
         self.permits = 0
         self.opened()
@@ -326,9 +332,9 @@ class ConsumerSlot(Slot):
     def fill_permits(self) -> None:
         """Ask for as many as are wanted."""
         more = self.wanted_permits - self.permits
-        if more > 0 and self.is_open and self.client.link is not None:
+        if more > 0 and self.is_open and self.link is not None:
             self.permits += more
-            self.client.link.send(Type.FLOW, consumer_id=self.id, messagePermits=more)
+            self.link.send(Type.FLOW, consumer_id=self.id, messagePermits=more)
 
     def message(self, command: pb.CommandMessage, tail: bytes) -> None:
         found = incoming(command, tail)
@@ -398,7 +404,7 @@ class ConsumerSlot(Slot):
         taken: list[Incoming],
     ) -> None:
         """Of a transaction, what was `taken` is held again when it is refused."""
-        link = self.client.link
+        link = self.link
         if link is None or not self.is_open:
             return
         fields = {"consumer_id": self.id, "ack_type": kind, "message_id": ids, **bits(txn)}
@@ -411,6 +417,7 @@ class ConsumerSlot(Slot):
             link.send(Type.ACK, **fields)
             return
         _, future = link.begin(Type.ACK, **fields)
+        self.client.acking.set()
 
         def stored(done: asyncio.Future[Any]) -> None:
             error = done.exception()
@@ -428,7 +435,7 @@ class ConsumerSlot(Slot):
 
     def negative(self, positions: list[Position] | None) -> None:
         """Have these again, or everything that is not acknowledged."""
-        link = self.client.link
+        link = self.link
         if link is None or not self.is_open:
             return
         fields: dict[str, Any] = {"consumer_id": self.id}

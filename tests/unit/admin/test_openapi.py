@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
@@ -175,7 +175,7 @@ def names_read(handler: Callable[..., Any], seen: set[object]) -> Iterator[str]:
     owner = getattr(handler, "__self__", None)
     within = [each.cell_contents for each in function.__closure__ or ()]
     for code in codes_of(function.__code__):
-        yield from names_in(code)
+        yield from names_in(code, function.__globals__)
         within += [getattr(owner, name, function.__globals__.get(name)) for name in code.co_names]
     for called in within:
         if inspect.isroutine(called) and (called.__module__ or "").startswith("pybroker.admin."):
@@ -190,12 +190,15 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
             yield from codes_of(each)
 
 
-def names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType, constants: Mapping[str, object]) -> Iterator[str]:
+    """Yield the names that the code passes, as literals or as constants of its module."""
     instructions = list(dis.get_instructions(code))
     for index, each in enumerate(instructions):
         if each.opname in {"LOAD_METHOD", "LOAD_ATTR"} and each.argval in READERS:
             name = next(found for found in instructions[index + 1 :] if found.opname not in {"CACHE", "PUSH_NULL"})
-            yield str(name.argval) if name.opname == "LOAD_CONST" else UNKNOWN
+            value = constants.get(name.argval) if name.opname == "LOAD_GLOBAL" else name.argval
+            is_known = name.opname in {"LOAD_CONST", "LOAD_GLOBAL"} and isinstance(value, str)
+            yield str(value) if is_known else UNKNOWN
 
 
 async def test_a_route_reads_what_it_declares_of_the_query_and_nothing_else(all_described: Any) -> None:
@@ -229,7 +232,7 @@ async def test_calls_that_look_into_a_subscription_say_what_they_take(all_descri
         if path.startswith(f"{subscription}/") and "get" in operations
     }
     page, key = ["limit", "after"], ["key", "keyBase64"]
-    assert queries["/explain"] == [*key, "consumer", "messageId"]
+    assert queries["/explain"] == [*key, "consumer", "messageId", "authoritative"]
     assert queries["/hash"] == key
     assert queries["/unacked"] == ["consumer", *key, "hash", "minAgeMs", "withProperties", *page]
     assert queries["/drainingHashes"] == queries["/waiting"] == queries["/delayed"] == page

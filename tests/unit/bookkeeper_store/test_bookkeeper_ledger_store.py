@@ -16,6 +16,7 @@ from pybroker.bookkeeper.ledger_metadata import decode_metadata
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.errors import AppendUnknown, LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import LedgerPurpose
+from pybroker.model.position import Position
 
 OWNER = "/managed-ledgers/public/default/persistent/a%20topic"
 Work = Callable[[ModelCluster, BookKeeperLedgerStore], Awaitable[None]]
@@ -38,15 +39,19 @@ def on_virtual_time(work: Work, seed: int = 1, *, max_in_flight_bytes: int | Non
 def test_custom_metadata_name_the_owner_as_pulsar_does() -> None:
     async def work(cluster: ModelCluster, store: BookKeeperLedgerStore) -> None:
         entries = await store.create_ledger(LedgerPurpose.ENTRIES, OWNER)
-        compacted = await store.create_ledger(LedgerPurpose.COMPACTED, OWNER)
+        compacted = await store.create_ledger(LedgerPurpose.COMPACTED, OWNER, Position(7, 9))
         found = [decode_metadata(cluster.metadata.ledgers[each].value) for each in (entries, compacted)]
         assert found[0].custom == {
             "application": b"pulsar",
             "component": b"managed-ledger",
             "pulsar/managed-ledger": b"public/default/persistent/a+topic",
         }
-        assert found[1].custom["component"] == b"compacted-ledger"
-        assert found[1].custom["pulsar/compacted-topic"] == b"persistent://public/default/a topic"
+        assert found[1].custom == {
+            "application": b"pulsar",
+            "component": b"compacted-ledger",
+            "pulsar/compactedTopic": b"persistent://public/default/a topic",
+            "pulsar/compactedTo": bytes.fromhex("080710093000"),
+        }
         assert [each.digest_type.name for each in found] == ["CRC32C", "CRC32"]
 
     on_virtual_time(work)

@@ -154,4 +154,7 @@ def test_entries_of_both_formats_are_decoded(stored: OwnFormat | PulsarFormat) -
 
 
 def test_pulsar_format_is_as_java_brokers_write_it() -> None:
-    assert PulsarFormat().encode(Position(7, 9), b"xyz").hex() == "000000040807100900000003" + b"xyz".hex()
+    assert (
+        PulsarFormat().encode(Position(7, 9), b"xyz").hex()
+        == "0000000f0807100918ffffffffffffffffff0100000003" + b"xyz".hex()
+    )

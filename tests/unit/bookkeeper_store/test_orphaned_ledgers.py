@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
+from typing import cast
 
 import pytest
 from tests.support.bookkeeper_store_model import ModelCluster
 
+from pybroker.bookkeeper_store.ml_data_formats_pb2 import CompressionMetadata
 from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.config import load
@@ -15,10 +18,19 @@ from pybroker.ledgers.ledger_properties import ClusterMark, managed_ledger_prope
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import compress
 
 NAME = "public/default/persistent/t"
 PATH = f"/managed-ledgers/{NAME}"
 MARK = ClusterMark.of_age("c1", 60_000)
+
+
+def compressed(kind: str, document: bytes) -> bytes:
+    """Return the document as Java brokers write it, with `managedLedgerInfoCompressionType` and the key of cursors."""
+    number = cast("pb.CompressionType", pb.CompressionType.Value(kind))
+    head = CompressionMetadata(compression_type=number, uncompressed_size=len(document)).SerializeToString()
+    return struct.pack(">HI", 0x4778, len(head)) + head + compress(number, document)
 
 
 class EarlierClock(Clock):
@@ -91,6 +103,28 @@ async def test_only_the_leader_deletes() -> None:
     world.leads = True
     await world.orphaned.run_once()
     assert not world.left
+    await world.client.close()
+
+
+@pytest.mark.parametrize("kind", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+async def test_names_in_compressed_documents_of_java_brokers_count(kind: str) -> None:
+    world = World()
+    await world.create_ledgers()
+    listed, cursor, _ = world.ids
+    await world.metadata.put(PATH, compressed(kind, b"\x0a\x02\x08" + bytes([listed])))
+    await world.metadata.put(f"{PATH}/sub", compressed(kind, b"\x08" + bytes([cursor]) + b"\x10\x01\x18\x02"))
+    await world.orphaned.run_once()
+    assert world.left == [listed, cursor]
+    await world.client.close()
+
+
+async def test_document_that_cannot_be_decompressed_stops_the_deletion() -> None:
+    world = World()
+    await world.create_ledgers()
+    await world.metadata.put(PATH, compressed("ZLIB", b"\x0a\x02\x08" + bytes([world.ids[0]]))[:-8])
+    await world.orphaned.run_once()
+    assert world.left == world.ids
+    assert PATH in (world.orphaned.failure or "")
     await world.client.close()
 
 

@@ -14,7 +14,9 @@ from pybroker.bookkeeper.ledger_metadata import LedgerState, decode_metadata
 from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
 from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
 from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from pybroker.errors import LedgerFenced, StoreError
+from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
+from pybroker.ledgers.cursor_store import NO_CURSOR_LEDGER
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
@@ -343,3 +345,71 @@ async def test_terminated_topic_has_its_last_position_in_the_document() -> None:
     assert managed.is_terminated
     assert managed.last_confirmed == positions[-1]
     await again.stop()
+
+
+async def test_missing_last_ledger_is_dropped_and_missing_full_ledger_stays_listed() -> None:
+    """As Java brokers do. Readers of a full ledger that is missing decide by `autoSkipNonRecoverableData`."""
+    layout = Layout()
+    broker = layout.broker()
+    _, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(15)])
+    await broker.crash()
+    first, last = positions[0].ledger_id, positions[-1].ledger_id
+    await layout.cluster.metadata.delete(first)
+    await layout.cluster.metadata.delete(last)
+    after = layout.broker()
+    managed, _ = await after.open()
+    assert ledgers(await document(layout)) == [(first, 10), (managed.current_ledger_id, 0)]
+    with pytest.raises(NoSuchLedger):
+        await managed.read(positions[0], 10, 1 << 20)
+    await after.stop()
+
+
+async def test_cursor_of_transactions_is_in_the_extras_where_java_brokers_do_not_see_it() -> None:
+    layout = Layout()
+    broker = layout.broker()
+    managed, topic = await broker.open()
+    positions = await topic.publish(*[entry(number) for number in range(5)])
+    cursor = await broker.factory.create_cursor(managed, TRANSACTIONS_CURSOR, positions[1], {})
+    record_id = await cursor.announce_delayed()
+    await cursor.expire_to(positions[2])
+    await broker.stop()
+    assert await layout.metadata.children(PATH) == []
+    after = layout.broker()
+    managed, _ = await after.open()
+    found = managed.cursors[TRANSACTIONS_CURSOR]
+    assert found.mark_delete_position == positions[2]
+    assert await found.announce_delayed() == record_id
+    await after.factory.delete_cursor(managed, found)
+    await after.stop()
+    last = layout.broker()
+    managed, _ = await last.open()
+    assert TRANSACTIONS_CURSOR not in managed.cursors
+    await last.stop()
+
+
+async def test_cursor_ledger_and_stored_documents_are_shown_to_operators() -> None:
+    layout = Layout()
+    broker = layout.broker()
+    managed, topic = await broker.open()
+    cursor = await broker.factory.create_cursor(managed, "a b", EARLIEST, {})
+    positions = await topic.publish(*[entry(number) for number in range(5)])
+    assert cursor.cursor_ledger == NO_CURSOR_LEDGER
+    await acknowledge(cursor, positions[0], positions[2])
+    shown = cursor.cursor_ledger
+    assert shown is not None
+    assert (shown.ledger_id, shown.last_entry_id) == ((await cursor_document(layout, "a+b")).cursors_ledger_id, 0)
+    await managed.close()
+    found = await broker.records.described(PATH)
+    assert found is not None
+    stored = found.cursors["a+b"]
+    assert (stored.ledger_id, stored.mark) == (-1, positions[0])
+    assert stored.deleted == [(positions[1], positions[2])]
+    assert [(each.ledger_id, each.entries) for each in found.ledgers] == [(managed.current_ledger_id, None)]
+    ledger = (await broker.store.described([managed.current_ledger_id]))[managed.current_ledger_id]
+    assert (ledger.entry_count, ledger.size_bytes) == (5, sum(len(entry(number)) for number in range(5)))
+    assert (
+        f"state=CLOSED, length={ledger.size_bytes}, lastEntryId=4, digestType=CRC32C, password=OMITTED" in ledger.text
+    )
+    assert "customMetadata={application=base64:cHVsc2Fy, component=" in ledger.text
+    await broker.crash()

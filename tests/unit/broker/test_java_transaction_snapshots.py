@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from fastavro import parse_schema, schemaless_reader
+import pytest
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from pybroker.broker.cluster.java_transaction_snapshots import encode_snapshot
+from pybroker.broker.cluster.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
 from pybroker.model.names import TopicName
-from pybroker.model.position import Position
+from pybroker.model.position import EARLIEST, Position
 
 _LONGS = ("ledgerId", "entryId", "txnIdLeastBits", "txnIdMostBits")
 SCHEMA = parse_schema(
@@ -47,3 +48,36 @@ def test_snapshot_is_avro_with_position_and_without_aborted_transactions() -> No
         "maxReadPositionEntryId": -1,
         "topicName": str(topic),
     }
+
+
+def snapshot(aborts: list[dict[str, int]] | None, last: Position) -> bytes:
+    """Return the snapshot as a Java broker writes it."""
+    found = BytesIO()
+    document = {
+        "aborts": aborts,
+        "maxReadPositionLedgerId": last.ledger_id,
+        "maxReadPositionEntryId": last.entry_id,
+        "topicName": "persistent://public/default/t",
+    }
+    schemaless_writer(found, SCHEMA, document)
+    return found.getvalue()
+
+
+@pytest.mark.parametrize("position", [Position(0, -1), Position(7, 100), Position(1 << 62, 1 << 40)])
+def test_transactions_begin_behind_a_snapshot_without_aborted_ones(position: Position) -> None:
+    assert start_behind(snapshot([], position)) == position
+    assert start_behind(snapshot(None, position)) == position
+    topic = TopicName.parse("persistent://public/default/t")
+    assert start_behind(encode_snapshot(topic, position)) == position
+
+
+def test_messages_of_aborted_transactions_can_be_anywhere() -> None:
+    aborted = [dict.fromkeys(_LONGS, number) for number in range(1, 4)]
+    assert start_behind(snapshot(aborted, Position(7, 100))) == EARLIEST
+    assert start_behind(snapshot([], Position(-1, -1))) == EARLIEST
+
+
+@pytest.mark.parametrize("value", [b"\x07", b"{}", b"\x00", b"\x02\x00\x80"])
+def test_value_that_is_no_snapshot_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidSnapshot):
+        start_behind(value)

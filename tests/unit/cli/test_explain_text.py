@@ -122,6 +122,18 @@ def test_subscription_without_findings_is_not_stuck() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("owner", "line"),
+    [
+        ({"bundle": "a/b/0x00000000_0x40000000", "broker": "h:8080"}, "bundle a/b/0x00000000_0x40000000, owner h:8080"),
+        ({"bundle": "a/b/0x00000000_0x40000000", "broker": None}, "bundle a/b/0x00000000_0x40000000"),
+    ],
+)
+def test_cluster_shows_bundle_and_owner_after_the_topic(owner: dict[str, Any], line: str) -> None:
+    found = lines_of({"topic": "t", "subject": {"kind": "topic"}, "waiting": False, "findings": [], "owner": owner})
+    assert found[1:3] == ["t", line]
+
+
 def test_topic_lists_each_subscription_with_its_first_finding() -> None:
     short = {"code": "no-consumers", "waits": True, "sentence": "No consumer.", "since": NOW_MS - 2000}
     listed = [

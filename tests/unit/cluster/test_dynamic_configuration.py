@@ -58,7 +58,7 @@ async def test_what_cannot_be_changed_is_refused_and_changes_nothing(key: str) -
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("loadBalancerAutoBundleSplitEnabled", "true"),  # dynamic in Pulsar, without effect here
+        ("loadBalancerLoadSheddingStrategy", "true"),  # dynamic in Pulsar, without effect here
         ("replicationStartAt", "earliest"),  # the same, and unknown here
         (KEY, "many"),
         (KEY, "0"),

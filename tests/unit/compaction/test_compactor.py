@@ -300,8 +300,8 @@ async def test_view_dropped_during_compaction_is_not_replaced() -> None:
         compactor = stack.compactor()
         begin = stack.ledger.begin_compacted
 
-        async def begin_and_act(drops: int) -> int:
-            ledger_id = await begin(drops)
+        async def begin_and_act(drops: int, up_to: Position | None = None) -> int:
+            ledger_id = await begin(drops, up_to)
             await act()
             return ledger_id
 

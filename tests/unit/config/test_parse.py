@@ -66,8 +66,8 @@ def test_unknown_keys_of_all_sources_are_named(tmp_path: Path) -> None:
 
 
 def test_unsupported_keys_are_named_when_they_ask_for_something_else(tmp_path: Path) -> None:
-    file = write(tmp_path, "loadBalancerAutoBundleSplitEnabled=false\nnumHttpServerThreads=8\nwebSocketNumIoThreads=\n")
-    assert load(file, {}, {}).unsupported_keys_in_use == ("loadBalancerAutoBundleSplitEnabled",)
+    file = write(tmp_path, "loadBalancerMultiPhaseBundleUnload=false\nnumHttpServerThreads=8\nwebSocketNumIoThreads=\n")
+    assert load(file, {}, {}).unsupported_keys_in_use == ("loadBalancerMultiPhaseBundleUnload",)
 
 
 @pytest.mark.parametrize(

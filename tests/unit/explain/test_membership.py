@@ -25,3 +25,10 @@ def test_explain_names_another_load_manager_and_unusable_registrations() -> None
     assert [each.code for each in found] == [Code.LOAD_MANAGER_CONFLICT, Code.REGISTRATION_UNUSABLE]
     assert "j:1" in found[1].sentence
     assert not any(each.waits for each in found)
+
+
+def test_explain_names_the_largest_clock_difference() -> None:
+    (finding,) = explain_membership(WELL._replace(clock_differences_ms={"a:1": 7_000, "b:1": -61_000}))
+    assert finding.code is Code.CLOCK_SKEW
+    assert finding.sentence == "The clock of broker b:1 is 61 s behind that of broker h:1."
+    assert not finding.waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.model.txn_id import TxnAction, TxnId, passed_by
+from pybroker.model.txn_id import ID_BASE_BESIDE_PULSAR, TxnAction, TxnId, is_passed, passed_by
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -25,3 +25,19 @@ def test_what_a_mark_passes_is_the_same_however_it_is_looked_for() -> None:
             assert passed_by(dict.fromkeys(known), 0, before, mark) == [
                 txn for txn in known if txn.most == 0 and before < txn.least <= mark
             ]
+
+
+def test_low_water_mark_of_one_kind_of_broker_does_not_pass_ids_of_the_other() -> None:
+    own = ID_BASE_BESIDE_PULSAR + 5
+    ids = (0, 1, 7, ID_BASE_BESIDE_PULSAR + 1, own, own + 1)
+    assert [least for least in ids if is_passed(least, own)] == [ID_BASE_BESIDE_PULSAR + 1, own]
+    assert [least for least in ids if is_passed(least, 7)] == [0, 1, 7]
+    assert not any(is_passed(least, 0) for least in ids)
+    assert passed_by([TxnId(3, least) for least in ids], 3, 0, own) == [
+        TxnId(3, ID_BASE_BESIDE_PULSAR + 1),
+        TxnId(3, own),
+    ]
+    assert passed_by([TxnId(3, least) for least in ids], 3, 7, own) == [
+        TxnId(3, ID_BASE_BESIDE_PULSAR + 1),
+        TxnId(3, own),
+    ]

@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -109,3 +110,25 @@ def test_a_process_that_does_not_run_is_no_slow_callback() -> None:
             time.sleep(0.3)
         assert idle.stdout.read() == ""
     assert idle.returncode == 0
+
+
+def test_watchdog_in_another_thread_sets_no_alarm_which_would_end_the_process() -> None:
+    async def run() -> None:
+        stats = BrokerStats()
+        watching = asyncio.create_task(LoopWatchdog(stats, 50).run())
+        await asyncio.sleep(0)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        watching.cancel()
+
+    failures: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:  # noqa: BLE001  (reported by the test's own thread)
+            failures.append(error)
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert failures == []

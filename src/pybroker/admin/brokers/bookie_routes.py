@@ -29,7 +29,7 @@ def routes() -> list[Route]:
         route("GET", RACKS, list_racks),
         route("GET", RACKS + "/{bookie}", get_rack),
         route("POST", RACKS + "/{bookie}", refuse_rack),
-        route("DELETE", RACKS + "/{bookie}", refuse_rack),
+        route("DELETE", RACKS + "/{bookie}", refuse_removal),
     ]
 
 
@@ -68,6 +68,12 @@ async def refuse_rack(call: Call) -> Response:
     raise AdminError(
         405, f"The rack of bookie {call.name('bookie')} cannot be changed: this broker does not place entries by racks"
     )
+
+
+async def refuse_removal(call: Call) -> Response:
+    """Answer 404 for a bookie without a rack; otherwise like `refuse_rack`."""
+    await get_rack(call)
+    return await refuse_rack(call)
 
 
 async def _racks(call: Call) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from pybroker.cluster.bundles import find_bundle
 from pybroker.config import dump
 from pybroker.config.dynamic import dynamic_names
 from pybroker.errors import AdminError, ServiceNotReady
-from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
+from pybroker.metadata.metadata_paths import LEDGERS, MANAGED_LEDGERS
 from pybroker.version import __version__
 
 BASE = "/admin/v2/brokers"
 CONFIGURATION = BASE + "/configuration"
 BROKER = Query("brokerId", "id of a broker")
+SHUTDOWN = (Query("maxConcurrentUnloadPerSec", "bundles that are handed over per second; 0: no limit", int, 0),)
 
 TOPICS_PER_TURN = 256
 
@@ -35,7 +36,9 @@ def routes() -> list[Route]:
         route("GET", BASE + "/leaderBroker", get_leader),
         route("GET", BASE + "/backlog-quota-check", check_backlog_quotas),
         route("GET", BASE + "/internal-configuration", get_internal_configuration),
-        route("POST", BASE + "/shutdown", shut_down, answers={204: "The broker stops, as on SIGTERM"}),
+        route(
+            "POST", BASE + "/shutdown", shut_down, queries=SHUTDOWN, answers={204: "The broker stops, as on SIGTERM"}
+        ),
         route("GET", CONFIGURATION, list_dynamic_settings),
         route("GET", CONFIGURATION + "/runtime", get_runtime_settings),
         route("GET", CONFIGURATION + "/values", get_overrides),
@@ -177,14 +180,15 @@ async def get_internal_configuration(call: Call) -> Response:
             "configurationStoreServers": configuration_url,
             "metadataStoreUrl": url,
             "configurationMetadataStoreUrl": configuration_url,
-            "ledgersRootPath": MANAGED_LEDGERS,
+            "ledgersRootPath": MANAGED_LEDGERS if call.broker.ownership is None else LEDGERS,
         }
     )
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop the broker, as on SIGTERM: clients are disconnected, cursors are stored, and topics are closed
-    concurrently.
+    """Stop the broker, as on SIGTERM: clients reconnect elsewhere, cursors are written.
+
+    In a cluster, its bundles are handed over to other brokers first, at most `maxConcurrentUnloadPerSec` per second.
     """
     call.require_superuser()
     if call.broker.request_stop is None:
@@ -195,6 +199,7 @@ async def shut_down(call: Call) -> Response:
                 "broker in that program."
             ),
         )
+    call.broker.handovers_per_s = max(0, call.query_integer("maxConcurrentUnloadPerSec", 0))
     call.broker.request_stop()
     return no_content()
 

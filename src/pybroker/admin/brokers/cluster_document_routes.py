@@ -13,6 +13,9 @@ from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.own_address import broker_ids
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
+from pybroker.admin.namespaces.bundle_owners import on_each_bundle
+from pybroker.cluster.bundles import Bundle
+from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
 from pybroker.errors import AdminError
 from pybroker.model.cluster_data import (
     ClusterPolicies,
@@ -21,7 +24,9 @@ from pybroker.model.cluster_data import (
     NamespaceIsolationData,
     checked_isolation,
     isolation_of,
+    namespaces_to_unload,
 )
+from pybroker.model.names import NamespaceName
 
 CLUSTER = "/admin/v2/clusters/{cluster}"
 DOMAINS = CLUSTER + "/failureDomains"
@@ -93,15 +98,34 @@ async def get_isolation_policy(call: Call) -> Response:
 
 async def set_isolation_policy(call: Call) -> Response:
     """Create or replace an isolation policy. Its patterns are RE2 regular expressions, without lookaround and
-    back-references.
+    back-references. In this broker's cluster, namespaces are unloaded by `unload_scope`.
     """
     cluster, name = _used_cluster(call), call.name("policy")
     try:
         data = checked_isolation(await call.json(NamespaceIsolationData))
     except ValueError as error:
         raise AdminError(400, f"Invalid format of input policy data. policy: {name}; {error}") from error
+    former = (await call.broker.cluster_documents.isolation_policies(cluster) or {}).get(name)
     await call.broker.cluster_documents.put_isolation_policy(cluster, name, data)
+    if cluster == call.config.cluster_name:
+        await _unload_namespaces(call, data, former)
     return no_content()
+
+
+async def _unload_namespaces(call: Call, policy: NamespaceIsolationData, former: NamespaceIsolationData | None) -> None:
+    """Unload the namespaces whose brokers may have changed, in a cluster of several brokers."""
+    ownership, resources = call.broker.ownership, call.resources
+    if ownership is None:
+        return
+    by_name = {str(each): each for tenant in resources.tenants() for each in resources.namespaces(tenant)}
+    for name in namespaces_to_unload(by_name, policy, former):
+        namespace = by_name[name]
+
+        async def release(bundle: Bundle | None, namespace: NamespaceName = namespace) -> None:
+            assert bundle is not None, "a broker with an ownership names bundles"
+            await ownership.release(NamespaceBundle(namespace, bundle))
+
+        await on_each_bundle(call, namespace, "/unload", release, may_acquire=False, method="PUT")
 
 
 async def delete_isolation_policy(call: Call) -> Response:
@@ -111,14 +135,14 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return, for each broker of the cluster, the isolation policies that match it."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return, for each broker of the cluster, the isolation policies that match it. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return the isolation policies that match a broker, which need not exist."""
-    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had any."""
+    policies = await _isolation_policies(call, _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))
 
 

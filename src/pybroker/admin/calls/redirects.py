@@ -12,7 +12,7 @@ from pybroker.admin.calls.served_at import ServedAt
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.cluster.ownership.bundle_ownership import Owner, OwnerKind
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
-from pybroker.errors import AdminError, MetadataError, ServiceNotReady, StoreError
+from pybroker.errors import AdminError
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import is_heartbeat_namespace
 from pybroker.transactions.coordinators import partition_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
 
 AUTHORITATIVE = "authoritative"
-EXPLAIN = "/explain"
+DESTINATION = "destinationBroker"
 LARGEST = "LARGEST"
 """Text in place of a bundle in the path. The handler determines the bundle."""
 _NO_BUNDLE = frozenset({LARGEST, "HOT"})
@@ -45,7 +45,7 @@ async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> 
             return redirect(call, ownership, broker.addresses)
         case ServedAt.COORDINATOR:
             return await _to_coordinator(call, ownership)
-        case ServedAt.ANY:
+        case ServedAt.ANY | ServedAt.EXPLAINED:
             return None
 
 
@@ -55,12 +55,7 @@ async def _to_topic_owner(call: Call, ownership: BundleOwnership) -> Response | 
     is_known = call.resources.namespace(name.namespace) is not None or is_heartbeat_namespace(name.namespace)
     if not is_known or call.broker.partitioned.get(name) is not None:
         return None
-    try:
-        owner = await ownership.owner_of(name, None, is_authoritative=call.flag("authoritative"))
-    except (MetadataError, ServiceNotReady, StoreError):
-        if call.scope["path"].endswith(EXPLAIN):
-            return None  # the handler reports why the topic has no owner
-        raise
+    owner = await ownership.owner_of(name, None, is_authoritative=call.flag(AUTHORITATIVE))
     return _to(call, ownership, owner, name)
 
 
@@ -69,7 +64,7 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
     if coordinator_id is None or not 0 <= coordinator_id < call.broker.transactions.count:
         return None
     partition = partition_of(coordinator_id)
-    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag("authoritative"))
+    owner = await ownership.owner_of(partition, None, is_authoritative=call.flag(AUTHORITATIVE))
     return _to(call, ownership, owner, partition)
 
 
@@ -90,9 +85,19 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
     if policies is None or text in _NO_BUNDLE:
         return None
     bundle = NamespaceBundle(namespace, checked_bundle(text, policies.bundles.boundaries))
-    if not may_acquire and call.query("destinationBroker") and await ownership.present_owner(bundle) is None:
-        return None  # the handler assigns the bundle to that broker
+    if not may_acquire and call.query(DESTINATION):
+        present = await ownership.present_owner(bundle)
+        if present is None or is_moved_by_leader(ownership, present):
+            return None  # the handler assigns the bundle to that broker
     return await to_owner_of(call, ownership, bundle, may_acquire=may_acquire)
+
+
+def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
+    """Return whether this broker is the leader, and `owner` is a Java broker: then the leader decides on the next owner.
+
+    A Java broker sends an unload with a destination to the leader, so the leader sends it an unload without one.
+    """
+    return owner.kind is OwnerKind.OTHER and not owner.is_pybroker and ownership.registry.is_leader()
 
 
 async def to_owner_of(
@@ -102,9 +107,9 @@ async def to_owner_of(
     call.
     """
     if may_acquire:
-        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag("authoritative"))
+        owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
     else:
-        present = await ownership.present_owner(bundle)
+        present = await ownership.present_owner(bundle, is_authoritative=call.flag(AUTHORITATIVE))
         if present is None:
             return no_content()
         owner = present
@@ -123,20 +128,29 @@ def _to(
     if not owner.urls.http_url and not owner.urls.http_url_tls:
         kind = "topic" if isinstance(subject, TopicName) else "bundle"
         raise AdminError(412, f"Failed to find ownership for {kind}:{subject}")
+    if owner.kind is OwnerKind.REDIRECT:
+        # Without a leader, each broker decides: the chosen one must not choose again.
+        return redirect_with(call, owner.urls, is_authoritative=owner.is_authoritative, path=path)
     return redirect(call, ownership, owner.urls, path)
 
 
-def redirect(call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None) -> Response:
+def redirect(
+    call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
+) -> Response:
     """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a leader's redirect
     is authoritative.
+
+    `without`: a parameter of the query that the other broker does not receive.
     """
-    return redirect_with(call, addresses, is_authoritative=ownership.registry.is_leader(), path=path)
+    return redirect_with(call, addresses, is_authoritative=ownership.registry.is_leader(), path=path, without=without)
 
 
-def redirect_with(call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None) -> Response:
-    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`."""
+def redirect_with(
+    call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None, without: str = ""
+) -> Response:
+    """Return a redirect (307) to the broker at `addresses`. The other arguments are those of `redirect`."""
     pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    query = [(name, value) for name, value in pairs if name != AUTHORITATIVE]
+    query = [(name, value) for name, value in pairs if name not in (AUTHORITATIVE, without)]
     query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))
     location = f"{base_url(addresses, call.scope['scheme'])}{path or call.scope['path']}?{urlencode(query)}"
     return Response(status_code=307, headers={"location": location})

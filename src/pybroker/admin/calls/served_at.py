@@ -25,6 +25,7 @@ _ANYWHERE_BEHIND_TOPIC = (
     "/permissions",
     "/terminate/partitions",
 )
+_EXPLAIN = "/explain"
 _ANYWHERE = ("/lookup/", "/admin/v3/console/")
 # Calls about one transaction coordinator, one of its transactions, or a sink with transactions at the coordinator.
 _COORDINATOR_PARAMETERS = ("{coordinator}", "{most}", "{sink}")
@@ -41,6 +42,8 @@ class ServedAt(Enum):
     BUNDLE_OWNER = "owner of the bundle"
     PRESENT_BUNDLE_OWNER = "owner of the bundle, if it has one"
     NAMED_BROKER = "broker of the path"
+    EXPLAINED = "owner of the topic, if it answers"
+    """The handler redirects the call, or explains here why it cannot."""
     COORDINATOR = "broker that runs the transaction coordinator"
 
 
@@ -54,6 +57,8 @@ def served_at(method: str, path: str) -> ServedAt:
     head, topic, behind = path.partition(_TOPIC_PARAMETERS)
     if topic:
         is_produce = head.startswith("/topics")
+        if behind.endswith(_EXPLAIN):
+            return ServedAt.EXPLAINED
         anywhere = not is_produce and behind.startswith(_ANYWHERE_BEHIND_TOPIC)
         return ServedAt.ANY if anywhere else ServedAt.TOPIC_OWNER
     if path == _BUNDLE + "/unload":

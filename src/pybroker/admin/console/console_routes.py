@@ -16,10 +16,12 @@ from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response, json_wi
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
+from pybroker.admin.console.cluster_routes import ClusterRoutes
 from pybroker.admin.console.console_pages import ConsolePages
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
 from pybroker.broker.explain import bookies
+from pybroker.broker.explain.membership import explain_membership
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.findings import Finding
 from pybroker.model.names import TopicName
@@ -72,10 +74,12 @@ class ConsoleRoutes:
         self._pages = ConsolePages()
         self.table = TopicTable(broker, rates)
         self.sampler = LiveSampler(broker)
+        self._cluster = ClusterRoutes(broker, rates)
 
     def routes(self) -> list[Route]:
         return [
             *self._pages.routes(),
+            *self._cluster.routes(),
             route("GET", BASE + "/topics", self.list_topics, queries=LISTED),
             route("GET", STUCK, self.list_stuck, queries=STUCK_QUERIES),
             route("GET", BASE + "/rights", self.get_rights, queries=ASKED_RIGHTS),
@@ -132,7 +136,9 @@ class ConsoleRoutes:
     def _of_broker(self, call: Call) -> list[Finding]:
         if not may(call.require_superuser):
             return []
-        return bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)
+        membership = self._broker.membership
+        of_cluster = explain_membership(None if membership is None else membership.report())
+        return [*of_cluster, *bookies.of_broker(self._broker.ledgers.store, self._broker.runtime.clock)]
 
     async def get_rights(self, call: Call) -> Response:
         """Return the caller's role, its general permissions, and its permissions for the query's `topic` and

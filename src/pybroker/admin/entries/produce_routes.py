@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
+import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
+from pybroker.admin.calls.owner_lookup import looked_up_owner
+from pybroker.admin.calls.redirects import base_url
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.rest_message import (
     Encoder,
@@ -36,6 +41,7 @@ from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.internal_producer import EntryPublish
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_schemas import producer_schema_version
+from pybroker.cluster.ownership.bundle_ownership import OwnerKind
 from pybroker.errors import (
     AdminError,
     BrokerError,
@@ -54,8 +60,12 @@ from pybroker.wire.entry_builder import build_entry
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.cluster.ownership.bundle_ownership import Owner
 
 T = TypeVar("T")
+
+OWNER_PROBE_S = 2.0
+"""For any answer of the broker that assigns a partition without an owner."""
 
 TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_PER_TURN = 64
@@ -133,23 +143,61 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
             ),
         )
     names = [topic_of(message) async for message in _in_turns(request.messages)]
-    topics = {name: await _topic(call, name) for name in dict.fromkeys(names)}
+    owners = {name: await _other_owner(call, name) for name in dict.fromkeys(names)}
+    topics = {name: await _topic(call, name) for name, owner in owners.items() if owner is None}
     making = await _making(call, request, list(topics.values()))
-    entries: dict[TopicName, list[bytes]] = {name: [] for name in topics}
+    entries: dict[TopicName, list[bytes]] = {name: [] for name in owners}
+    messages: dict[TopicName, list[RestMessage]] = {name: [] for name in owners}
     async for name, message in _in_turns(zip(names, request.messages, strict=True)):
         entries[name].append(making.entry(message, call.runtime.clock.wall_ms()))
-    answers: dict[TopicName, Iterator[Answer]] = {}
+        messages[name].append(message)
+    results: dict[TopicName, Iterator[PublishResult]] = {}
+    versions = [making.shown_version]
 
-    async def publish(name: TopicName) -> None:
-        answers[name] = iter(await EntryPublish(topics[name], entries[name]).run())
+    async def publish(name: TopicName, owner: Owner | None) -> None:
+        if owner is None:
+            answers = await EntryPublish(topics[name], entries[name]).run()
+            results[name] = (_result(each, name.partition_index, making.shown_version) for each in answers)
+            return
+        found = await _published_elsewhere(call, owner, name, msgspec.structs.replace(request, messages=messages[name]))
+        results[name] = iter(found.messagePublishResults)
+        versions.append(found.schemaVersion)
 
     async with asyncio.TaskGroup() as group:
-        for name in topics:
-            group.create_task(publish(name))
-    results = [
-        _result(next(answers[name]), name.partition_index, making.shown_version) async for name in _in_turns(names)
-    ]
-    return json_response(PublishResults(results, making.shown_version))
+        for name, owner in owners.items():
+            group.create_task(publish(name, owner))
+    return json_response(PublishResults([next(results[name]) async for name in _in_turns(names)], max(versions)))
+
+
+async def _other_owner(call: Call, name: TopicName) -> Owner | None:
+    """Return the owner of a partition; None if this broker serves it. Other topics have been redirected to their owner."""
+    ownership = call.broker.ownership
+    if ownership is None or name == call.topic_name():
+        return None
+    owner = await looked_up_owner(call, ownership, name, OWNER_PROBE_S)
+    return None if owner.kind is OwnerKind.HERE else owner
+
+
+async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, request: RestMessages) -> PublishResults:
+    """Publish messages to a partition at another broker. Its refusal is that of each message: others may be stored."""
+    others = call.broker.other_brokers
+    assert others is not None, "a broker with other owners has it"
+    base = name.partitioned_name
+    path = f"/topics/{base.domain}/{base.namespace}/{quote(base.local_name, safe='')}/partitions/{name.partition_index}"
+    body = {member: value for member, value in msgspec.to_builtins(request).items() if value is not None}
+    try:
+        found = await others.call(base_url(owner.urls, call.scope["scheme"]), "POST", path, body)
+        results = msgspec.convert(found, PublishResults)
+        if len(results.messagePublishResults) != len(request.messages):
+            raise ServiceNotReady(f"the owner of {name} returned {len(results.messagePublishResults)} results")
+        return results
+    except (AdminError, ServiceNotReady, msgspec.ValidationError) as error:
+        is_passing = isinstance(error, ServiceNotReady) or (
+            isinstance(error, AdminError) and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        )
+        code = MAY_BE_TRIED_AGAIN if is_passing else REFUSED
+        failed = PublishResult(str(name.partition_index), code, 0, str(error))
+        return PublishResults([failed] * len(request.messages), 0)
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:

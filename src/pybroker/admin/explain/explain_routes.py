@@ -19,6 +19,7 @@ from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
+from pybroker.admin.explain.owner_to_explain import owner_conflict, owner_shown
 from pybroker.admin.explain.topic_to_explain import topic_to_explain
 from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, consumer_json, key_json, key_of
 from pybroker.broker.delivery.subscription import Subscription
@@ -51,13 +52,14 @@ if TYPE_CHECKING:
 MAX_SUBSCRIPTIONS = 1000
 """Maximum number of listed subscriptions of a topic."""
 MESSAGE_ID = Query("messageId", "one message: ledger:entry, or ledger:entry:batchIndex")
+REDIRECTED = Query("authoritative", "set by a broker that redirects the call", bool)
 PRODUCER = Query("producer", "one producer by name, connected or not")
 
 
 def routes() -> list[Route]:
     return [
-        route("GET", SUBSCRIPTION + "/explain", explain_one, queries=(*KEY, CONSUMER, MESSAGE_ID)),
-        route("GET", TOPIC + "/explain", explain_topic, queries=(PRODUCER,)),
+        route("GET", SUBSCRIPTION + "/explain", explain_one, queries=(*KEY, CONSUMER, MESSAGE_ID, REDIRECTED)),
+        route("GET", TOPIC + "/explain", explain_topic, queries=(PRODUCER, REDIRECTED)),
     ]
 
 
@@ -73,6 +75,8 @@ async def explain_one(call: Call) -> Response:
     if sum(each is not None for each in (message_id, key, consumer)) > 1:
         raise AdminError(412, "The query can contain only one of key, messageId and consumer")
     topic = await topic_to_explain(call)
+    if isinstance(topic, Response):
+        return topic
     if isinstance(topic, list):
         return answer(call, _unseen_subject(message_id, key, consumer), topic)
     subscription = any_subscription_of(topic, name)
@@ -151,19 +155,22 @@ async def explain_topic(call: Call) -> Response:
     call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
     topic = await topic_to_explain(call)
+    if isinstance(topic, Response):
+        return topic
     if isinstance(topic, list):
         subject = {"kind": "topic"} if producer is None else {"kind": "producer", "producer": producer}
         return answer(call, subject, topic)
     if producer is not None:
         return await _of_producer(call, topic, producer)
     of_topic = explain_topic_state(topic, await _quota(topic))
-    of_topic += _of_membership(call)
+    of_topic += _of_membership(call) + await owner_conflict(call, topic.name)
     of_topic = ordered(of_topic + await call.look(throttled_by_other_topics(topic)))
     names = sorted(topic.subscriptions)
     listed = await call.look(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]))
     _require_served(topic)
     document = {
         "topic": str(topic.name),
+        **owner_shown(call),
         "subject": {"kind": "topic", "subscriptions": len(names)},
         "waiting": is_waiting(of_topic) or any(each["waiting"] for each in listed),
         "findings": [finding.as_json() for finding in of_topic],
@@ -216,6 +223,7 @@ def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more:
     if "subscription" in call.scope["path_params"]:
         document["subscription"] = call.name("subscription")
     document |= {
+        **owner_shown(call),
         "subject": subject,
         "waiting": is_waiting(findings),
         "findings": [finding.as_json() for finding in findings],

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import asyncio
 
+from starlette.responses import Response
+
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_any_topic
-from pybroker.broker.explain.ownership import explain_not_served
+from pybroker.admin.explain.owner_to_explain import explained_elsewhere
 from pybroker.broker.explain.topics import Whereabouts, explain_unloaded
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.errors import MetadataError, ServiceNotReady, StoreError, TooManyRequests
+from pybroker.errors import ServiceNotReady, StoreError, TooManyRequests
 from pybroker.model.findings import Finding, ordered
 from pybroker.model.names import TopicName
 
 LOAD_WAIT_S = 2.0
 
 
-async def topic_to_explain(call: Call) -> TopicBase | list[Finding]:
-    """Return the topic in the path, or findings that report why it is not available. Raises AdminError 404 if it does
-    not exist.
+async def topic_to_explain(call: Call) -> TopicBase | list[Finding] | Response:
+    """Return the topic of the path, the findings why it is not available, or the redirect to its owner.
+
+    Raises 404 if it does not exist.
     """
     name = call.topic_name()
-    if (not_served := await _not_served(call, name)) is not None:
-        return [not_served]
+    if (elsewhere := await explained_elsewhere(call, name)) is not None:
+        return elsewhere
     loaded = call.broker.loaded.get(name)
     findings = _findings(call, name)
     if findings and not (loaded is not None and not loaded.is_fenced):
@@ -42,25 +45,6 @@ async def topic_to_explain(call: Call) -> TopicBase | list[Finding]:
     except (StoreError, ServiceNotReady, TooManyRequests) as error:
         failure = str(error)
     return _findings(call, name) or _findings(call, name, failure)
-
-
-async def _not_served(call: Call, name: TopicName) -> Finding | None:
-    """Return a finding that reports why this broker does not serve the topic. None if it does, or if it is a standalone
-    broker.
-    """
-    ownership = call.broker.ownership
-    if ownership is None or call.resources.namespace(name.namespace) is None:
-        return None
-    bundle = ownership.bundle_of(name)
-    if ownership.serves(bundle) or call.broker.partitioned.get(name) is not None:
-        return None
-    try:
-        owner = await ownership.present_owner(bundle)
-    except (MetadataError, StoreError) as error:
-        reason = str(error)
-    else:
-        reason = "no broker owns it" if owner is None else f"broker {owner.urls.broker_url} owns it"
-    return explain_not_served(name, str(bundle), ownership.registry.own_broker.broker_id, reason)
 
 
 def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:

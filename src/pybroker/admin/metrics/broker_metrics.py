@@ -175,6 +175,7 @@ class BrokerLines:
         yield from samples.gauge("pybroker_cluster_leader", int(report.is_leader))
         yield from samples.gauge("pybroker_cluster_unacquired_bundles", report.open_decisions)
         yield from samples.counter("pybroker_cluster_moved_bundles", report.moved_total)
+        yield from samples.counter("pybroker_cluster_split_bundles", report.split_total)
 
     def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
         host = figures.broker_host(self._broker)

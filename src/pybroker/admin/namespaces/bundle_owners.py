@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.redirects import base_url
-from pybroker.cluster.bundles import Bundle, hash_position
+from pybroker.cluster.bundles import Bundle
 from pybroker.cluster.ownership.bundle_ownership import OwnerKind
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady
-from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
     from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
     from pybroker.model.names import NamespaceName
-
-NAME_ATTEMPTS = 200_000
-"""Maximum number of names that are tried to find one in a bundle: enough for 1/20,000 of all hashes, about 0.1 s."""
 
 
 async def on_each_bundle(
@@ -30,11 +25,12 @@ async def on_each_bundle(
     act: Callable[[Bundle | None], Awaitable[None]],
     *,
     may_acquire: bool,
+    method: str | None = None,
 ) -> None:
     """Call `act` for each bundle that this broker owns, and forward the call to the owners of all other bundles.
 
-    `behind`: the path after the bundle. A standalone broker calls `act(None)`. Continues after errors; then raises the
-    first error.
+    `behind`: the path after the bundle. `method` replaces that of the call. A standalone broker calls `act(None)`. Continues after
+    errors; then raises the first error.
     """
     ownership, others = call.broker.ownership, call.broker.other_brokers
     if ownership is None or others is None:
@@ -54,7 +50,7 @@ async def on_each_bundle(
                 await act(bundle.range)
             else:
                 path = f"/admin/v2/namespaces/{namespace}/{bundle.range}{behind}"
-                await others.call(base_url(owner.urls, call.scope["scheme"]), call.scope["method"], path)
+                await others.call(base_url(owner.urls, call.scope["scheme"]), method or call.scope["method"], path)
         except (AdminError, BrokerError) as error:
             failure = failure or error
     if failure is not None:
@@ -83,23 +79,7 @@ async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
     """
     others = call.broker.other_brokers
     assert others is not None, "checked by `destination_url`"
-    name = name_in(bundle)
-    if name is None:
-        logs.warning("bundle.not_assigned", bundle=str(bundle), reason="no name of a topic was found for its range")
-        return
-    path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}?authoritative=true"
     try:
-        await others.call(url, "GET", path)
+        await others.look_up(url, bundle, is_authoritative=True)
     except (AdminError, ServiceNotReady) as error:
         logs.warning("bundle.not_assigned", bundle=str(bundle), broker=url, reason=str(error))
-
-
-def name_in(bundle: NamespaceBundle) -> TopicName | None:
-    """Return a topic name whose hash is in `bundle`; the topic need not exist. None if no name is found because the
-    range is too small.
-    """
-    for number in range(NAME_ATTEMPTS):
-        name = TopicName(PERSISTENT, bundle.namespace, f"__assign-{number}")
-        if hash_position(name) in bundle.range:
-            return name
-    return None

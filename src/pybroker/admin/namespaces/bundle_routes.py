@@ -20,7 +20,7 @@ from pybroker.admin.calls.existing_namespaces import (
     superusers_namespace,
 )
 from pybroker.admin.calls.queries import FORCE, Query
-from pybroker.admin.calls.redirects import LARGEST, to_owner_of
+from pybroker.admin.calls.redirects import DESTINATION, LARGEST, is_moved_by_leader, redirect, to_owner_of
 from pybroker.admin.calls.route_paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundle_owners import assign, destination_url, on_each_bundle
@@ -43,7 +43,7 @@ BUNDLE = NAMESPACE + "/{bundle}"
 # In place of a bundle to split; not supported, because the load of each bundle is not measured.
 HOT = "HOT"
 
-DESTINATION = Query("destinationBroker", "id of the broker that shall own the bundle")
+TO_BROKER = Query(DESTINATION, "id of the broker that shall own the bundle")
 SPLIT = (
     Query("splitAlgorithmName", "default: `defaultNamespaceBundleSplitAlgorithm`"),
     Query("unload", "unload the bundle afterwards", bool),
@@ -55,7 +55,7 @@ NAMED_TOPICS = Query("topics", "only these topics, separated by commas")
 def routes() -> list[Route]:
     return [
         route("PUT", NAMESPACE + "/unload", unload_namespace),
-        route("PUT", BUNDLE + "/unload", unload_bundle, queries=(DESTINATION,)),
+        route("PUT", BUNDLE + "/unload", unload_bundle, queries=(TO_BROKER,)),
         route("PUT", BUNDLE + "/split", split_bundle, body=list[int], queries=SPLIT),
         route("GET", BUNDLE + "/topicHashPositions", get_hash_positions, queries=(NAMED_TOPICS,)),
         route("DELETE", BUNDLE, delete_bundle, queries=(FORCE,)),
@@ -76,10 +76,17 @@ async def unload_bundle(call: Call) -> Response:
     """
     namespace = superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
-    url = destination_url(call, call.query("destinationBroker"))
+    destination = call.query(DESTINATION)
+    url = destination_url(call, destination)
+    whole, ownership = NamespaceBundle(namespace, bundle), call.broker.ownership
+    if destination and url is not None and ownership is not None:
+        owner = await ownership.present_owner(whole)
+        if owner is not None and is_moved_by_leader(ownership, owner):
+            ownership.registry.assign(str(whole), destination)
+            return redirect(call, ownership, owner.urls, without=DESTINATION)
     await _unload(call, namespace, bundle)
     if url is not None:
-        await assign(call, NamespaceBundle(namespace, bundle), url)
+        await assign(call, whole, url)
     return no_content()
 
 

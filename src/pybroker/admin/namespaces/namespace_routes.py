@@ -10,8 +10,8 @@ from pybroker.admin.calls.existing_namespaces import (
     administered_namespace,
     existing_namespace,
     existing_tenant,
-    listed_topics,
 )
+from pybroker.admin.calls.listed_everywhere import listed_everywhere
 from pybroker.admin.calls.queries import FORCE, WITH_SYSTEM_TOPICS, Query
 from pybroker.admin.calls.route_paths import NAMESPACE, NAMESPACES
 from pybroker.admin.calls.routing import route
@@ -84,7 +84,7 @@ async def list_topics(call: Call) -> Response:
     if mode not in DOMAIN_OF_MODE:
         raise AdminError(400, f"The query parameter mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
     shows_system = call.flag("includeSystemTopic")
-    return json_response(await listed_topics(call, namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
+    return json_response(await listed_everywhere(call, namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
 
 
 async def get_bundles(call: Call) -> Response:

@@ -31,6 +31,32 @@ _NO_CURSOR = {
 }
 
 
+async def shown_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
+    """Return the document with the parts that need reads of metadata. Raises StoreError."""
+    shown = internal_stats(topic, with_metadata=with_metadata)
+    store = topic.broker_context.ledgers.store
+    if not store.has_pulsar_layout or not isinstance(topic, Topic):
+        return shown
+    schema_ids = [each.ledger_id for each in await topic.broker_context.schemas.positions(topic.name)]
+    compacted = shown["compactedLedger"]
+    rows = {row["ledgerId"]: row for row in (*shown["ledgers"], compacted)} if with_metadata else {}
+    found = await store.described([*schema_ids, *(ledger_id for ledger_id in rows if ledger_id >= 0)])
+    for ledger_id in rows.keys() & found.keys():
+        rows[ledger_id]["metadata"] = found[ledger_id].text
+    shown["schemaLedgers"] = [
+        {
+            **_NO_LEDGER,
+            "ledgerId": ledger_id,
+            "entries": found[ledger_id].entry_count,
+            "size": found[ledger_id].size_bytes,
+            **({"metadata": found[ledger_id].text} if with_metadata else {}),
+        }
+        for ledger_id in schema_ids
+        if ledger_id in found
+    ]
+    return shown
+
+
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
     """Return the document. A non-persistent topic has no ledger and no cursors."""
     if isinstance(topic, Topic):

@@ -1,10 +1,11 @@
-"""Internal state of a managed ledger and its cursors, in Pulsar's format. Cursors have no ledgers of their own."""
+"""Internal state of a managed ledger and its cursors, in Pulsar's format. Only on BookKeeper, cursors have ledgers of their own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
+from pybroker.ledgers.cursor_store import NO_CURSOR_LEDGER
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.ledger_list import LedgerRow
@@ -57,17 +58,20 @@ def cursor_stats(
 ) -> dict[str, Any]:
     """Return the document of a cursor. `opened_ms` is in Unix milliseconds."""
     mark_delete = cursor.mark_delete_position
+    cursor_ledger = cursor.cursor_ledger
+    has_no_ledger = not cursor.is_durable or cursor_ledger == NO_CURSOR_LEDGER
+    shown_ledger = cursor_ledger or NO_CURSOR_LEDGER
     return {
         "markDeletePosition": str(mark_delete),
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
         "pendingReadOps": int(is_reading),
-        "messagesConsumedCounter": ledger.entries_added_total - ledger.ledgers.entries_after(mark_delete),
-        "cursorLedger": -1,
-        "cursorLedgerLastEntry": -1,
+        "messagesConsumedCounter": ledger.entries_added_total - cursor.backlog_entries,
+        "cursorLedger": shown_ledger.ledger_id,
+        "cursorLedgerLastEntry": shown_ledger.last_entry_id,
         "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
         "lastLedgerSwitchTimestamp": iso_text(opened_ms),
-        "state": "Open" if cursor.is_durable else "NoLedger",
+        "state": "NoLedger" if has_no_ledger else "Open",
         "active": not cursor.has_more(),
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(mark_delete, cursor.read_position),
         "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,

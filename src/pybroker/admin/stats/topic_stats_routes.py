@@ -22,7 +22,7 @@ from pybroker.admin.calls.partitions import topics_of
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.admin.stats.internal_stats import internal_stats
+from pybroker.admin.stats.internal_stats import shown_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
 from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, topic_stats
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
@@ -87,13 +87,14 @@ class TopicStatsRoutes:
         name, metadata = _partitioned(call)
         partitions: dict[str, object] = {}
         async for partition, found in _partitions(call, name, "/internalStats"):
-            partitions[str(partition)] = internal_stats(found) if isinstance(found, TopicBase) else found
+            partitions[str(partition)] = await shown_stats(found) if isinstance(found, TopicBase) else found
         if not partitions:
             raise AdminError(404, "Internal topics have not been generated yet")
         return json_with_nulls({"metadata": metadata, "partitions": partitions})
 
     async def _document(self, call: Call, topic: TopicBase) -> Document:
         measured, backlog_bytes = await _measure(call, topic)
+        await _find_last_publish_time(topic)
         request = StatsRequest(
             measured=measured,
             backlog_bytes=backlog_bytes,
@@ -152,6 +153,20 @@ async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBa
         earliest_ms = await _earliest_publish_ms(subscription) if with_time else 0
         measured[subscription] = Measured(size_bytes, earliest_ms)
     return measured, await _topic_backlog_bytes(topic)
+
+
+async def _find_last_publish_time(topic: TopicBase) -> None:
+    """Fill in the time of the last publish after a load, as Pulsar does: the publish time of the last entry."""
+    if topic.counters.last_publish_ms or not isinstance(topic, Topic):
+        return
+    last = topic.ledger.ledgers.last_position
+    if not topic.ledger.ledgers.has_entry(last):
+        return
+    try:
+        publish_time_ms = await topic.ledger.publish_time_of(last)
+    except StoreError:
+        return
+    topic.counters.last_publish_ms = topic.counters.last_publish_ms or publish_time_ms
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:

@@ -89,11 +89,15 @@ async def get_schemas(call: Call) -> Response:
 
 
 async def get_metadata(call: Call) -> Response:
-    """Return the schema version numbers. Ledger and entry ids are -1, because schemas are not stored in ledgers."""
-    history = await call.broker.broker_context.schemas.history(_readable_topic(call))
+    """Return the schema version numbers. Ledger and entry ids are -1, unless schemas are stored in ledgers (BookKeeper)."""
+    topic, schemas = _readable_topic(call), call.broker.broker_context.schemas
+    history = await schemas.history(topic)
     if not history.next_version:
         return empty_ok()
-    index = [{"ledgerId": -1, "entryId": -1, "version": version} for version in range(history.next_version)]
+    index = [
+        {"ledgerId": each.ledger_id, "entryId": each.entry_id, "version": each.version}
+        for each in await schemas.positions(topic)
+    ] or [{"ledgerId": -1, "entryId": -1, "version": version} for version in range(history.next_version)]
     return json_response({"info": index[-1], "index": index})
 
 

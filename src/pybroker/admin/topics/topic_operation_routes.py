@@ -27,8 +27,8 @@ from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.queries import WITH_METADATA
 from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.admin.stats.internal_info import backlog_summary, internal_info
-from pybroker.admin.stats.internal_stats import internal_stats
+from pybroker.admin.stats.internal_info import backlog_summary, shown_info
+from pybroker.admin.stats.internal_stats import shown_stats
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName
@@ -93,7 +93,7 @@ async def _unloaded(call: Call, name: TopicName) -> bool:
 async def get_internal_stats(call: Call) -> Response:
     call.require_lookup(call.topic_name())
     topic = await existing_any_topic(call)
-    return json_response(internal_stats(topic, with_metadata=call.flag("metadata")))
+    return json_response(await shown_stats(topic, with_metadata=call.flag("metadata")))
 
 
 async def get_internal_info(call: Call) -> Response:
@@ -103,12 +103,12 @@ async def get_internal_info(call: Call) -> Response:
     require_persistent(call, "Get internal info")
     names = topics_of(call, name)
     if names == [name]:
-        return json_response(internal_info(await existing_topic(call)))
+        return json_response(await shown_info(await existing_topic(call)))
     partitions: dict[str, object] = {}
     for each in names:
         owner = await other_owner(call, each)
         partitions[str(each)] = (
-            internal_info(await existing_topic(call, each)) if owner is None else await call_owner(call, owner, each)
+            await shown_info(await existing_topic(call, each)) if owner is None else await call_owner(call, owner, each)
         )
     return json_response({"version": 0, "partitions": partitions})
 

@@ -7,11 +7,15 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import existing_namespace, listed_topics, namespace_of_topics
+from pybroker.admin.calls.listed_everywhere import listed_everywhere
 from pybroker.admin.calls.queries import FORCE, WITH_SYSTEM_TOPICS, Query
+from pybroker.admin.calls.redirects import redirect
 from pybroker.admin.calls.route_paths import TOPIC, TOPICS
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundle_routes import positions_in
 from pybroker.cluster.bundles import bundles_of, checked_bundle
+from pybroker.cluster.ownership.bundle_ownership import OwnerKind
+from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
 from pybroker.errors import AdminError, NotAllowedError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
@@ -37,7 +41,7 @@ async def list_topics(call: Call) -> Response:
     domain, namespace = call.domain(), call.namespace_name()
     call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
-    names = await listed_topics(call, namespace, domain, include_system=call.flag("includeSystemTopic"))
+    names = await listed_everywhere(call, namespace, domain, include_system=call.flag("includeSystemTopic"))
     asked = call.query("bundle")
     if asked:
         bundle = next((each for each in bundles_of(policies.bundles.boundaries) if str(each) == asked), None)
@@ -50,6 +54,13 @@ async def list_non_persistent_in_bundle(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), existing_namespace(call, namespace).bundles.boundaries)
+    ownership = call.broker.ownership
+    if ownership is not None:
+        owner = await ownership.present_owner(NamespaceBundle(namespace, bundle))
+        if owner is None:
+            return json_response([])
+        if owner.kind is not OwnerKind.HERE:
+            return redirect(call, ownership, owner.urls)
     names = await listed_topics(call, namespace, "non-persistent", include_system=True)
     return json_response(list(await positions_in(call, names, bundle)))
 

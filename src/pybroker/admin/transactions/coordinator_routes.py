@@ -11,6 +11,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.queries import WITH_METADATA, Query
 from pybroker.admin.calls.routing import route
+from pybroker.admin.transactions.coordinator_owners import coordinator_owners, of_other_brokers
 from pybroker.admin.transactions.views import coordinator_stats, log_stats, transaction_metadata
 from pybroker.errors import AdminError, BrokerError, TransactionCoordinatorNotFound
 from pybroker.model.txn_id import TxnAction, TxnId
@@ -94,21 +95,23 @@ async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
 
 
 async def list_coordinators(call: Call) -> Response:
-    """List the transaction coordinators. A coordinator starts when its first client connects."""
+    """List the transaction coordinators with the brokers that run them. A coordinator starts when its first client connects."""
     call.require_superuser()
     require_enabled(call)
-    url = call.broker.presence.addresses.resolve(None).broker_url
-    count = call.broker.transactions.count
-    return json_response([{"id": index, "brokerServiceUrl": url} for index in range(count)])
+    own = call.broker.presence.addresses.resolve(None)
+    urls = [own if owner is None else owner.urls for owner in await coordinator_owners(call, may_assign=True)]
+    return json_response([{"id": index, "brokerServiceUrl": each.broker_url} for index, each in enumerate(urls)])
 
 
 async def get_coordinator_stats(call: Call) -> Response:
-    """Return statistics of the coordinator `coordinatorId`; without it, of all started coordinators by id."""
+    """Return statistics of the coordinator `coordinatorId`; without it, of all started coordinators of the cluster by id."""
     call.require_superuser()
     require_enabled(call)
     asked = _asked_coordinators(call)
     if isinstance(asked, list):
-        return json_response({str(each.id): coordinator_stats(each) for each in asked})
+        found = {each.id: coordinator_stats(each) for each in asked}
+        found.update(await of_other_brokers(call, "/coordinatorStats"))
+        return json_response({str(number): found[number] for number in sorted(found)})
     return json_response(coordinator_stats(asked))
 
 
@@ -148,7 +151,10 @@ def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> di
 
 
 async def list_slow_transactions(call: Call) -> Response:
-    """List transactions that have been open, or ending, for at least the given milliseconds, oldest first."""
+    """List transactions that have been open, or ending, for at least the given milliseconds, oldest first.
+
+    Without `coordinatorId`, those of all coordinators of the cluster.
+    """
     call.require_superuser()
     require_enabled(call)
     least_ms = call.integer("milliseconds")
@@ -173,6 +179,10 @@ async def list_slow_transactions(call: Call) -> Response:
         room -= transaction.participants
         if room <= 0:
             break
+    if isinstance(asked, list):
+        for of_coordinator in (await of_other_brokers(call, f"/slowTransactions/{least_ms}")).values():
+            shown.update(of_coordinator)
+        shown = dict(sorted(shown.items(), key=lambda each: int(each[1].get("openTimestamp", 0)))[:MAX_SLOW])
     return json_response(shown)
 
 

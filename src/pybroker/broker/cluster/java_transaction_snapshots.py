@@ -1,13 +1,21 @@
-"""Transaction buffer snapshots for Java brokers, in the system topic `__transaction_buffer_snapshot` of a namespace.
+"""Transaction buffer snapshots that Java brokers read and write, in system topics of a namespace.
 
 A Java broker that loads a topic reads the topic's last snapshot and then the transaction markers after the snapshot.
 Without a snapshot, a Java broker treats the topic as free of transactions and delivers all messages, including aborted
 messages.
 
-pybroker recovers a topic without this system topic. For Java brokers, it publishes one snapshot per topic before it
-stores the topic's first transactional message. The snapshot lists no aborted transactions and ends at the last message
-of that time. A Java broker that takes over the topic therefore reads all later markers and delivers no aborted message,
-provided that its transaction coordinators are enabled.
+pybroker recovers its own transactions without these topics. For Java brokers, it publishes one snapshot per topic in
+`__transaction_buffer_snapshot` before it stores the topic's first transactional message. The snapshot lists no aborted
+transactions and ends at the last message of that time. A Java broker that takes over the topic therefore reads all later
+markers and delivers no aborted message, provided that its transaction coordinators are enabled.
+
+Snapshots of Java brokers, also in `__transaction_buffer_snapshot_indexes`, tell which topics may have transactions of Java
+coordinators. They have the ids of aborted transactions, not the positions of their messages. So the entries themselves are
+read (`transaction_recovery.py`): all entries, or the entries after a snapshot without aborted transactions.
+
+Concurrency: one task at a time reads the snapshots of a namespace, from the last message that was read. Loads that begin
+during a reading share the next one.
+Limits: `MAX_NAMESPACES` are remembered. The longest unused one is forgotten, and read again when it is needed.
 """
 
 from __future__ import annotations
@@ -16,20 +24,27 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pybroker.broker.cluster.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
 from pybroker.client.access import AccessRefused
-from pybroker.client.failures import ClientError
+from pybroker.client.failures import ClientError, RequestTimedOut
+from pybroker.client.message import EARLIEST as FIRST_MESSAGE
 from pybroker.errors import BrokerError, StoreError
-from pybroker.model.names import PERSISTENT, TopicName
-from pybroker.model.position import Position
-from pybroker.model.system_topics import BUFFER_SNAPSHOTS, is_system_topic
+from pybroker.metadata import metadata_paths
+from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
+from pybroker.model.position import EARLIEST, Position
+from pybroker.model.system_topics import BUFFER_SNAPSHOT_INDEXES, BUFFER_SNAPSHOTS, is_system_topic
+from pybroker.runtime import logs
+from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.topic_manager import Topics
     from pybroker.client.pulsar_client import PulsarClient
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
 
-_PRESENT = b"\x02"
-"""Avro's branch index of the non-null type in a union of null and a type."""
-_NO_ITEMS = b"\x00"
+MAX_NAMESPACES = 1_000
+LAST_MESSAGE_TIMEOUT_S = 5.0
+"""How long a reading waits for a message that the topic reports and does not deliver."""
+_FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
 
 class JavaTransactionSnapshots:
@@ -38,9 +53,13 @@ class JavaTransactionSnapshots:
     client: Callable[[], PulsarClient] | None = None
     """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, ledgers: ManagedLedgerFactory) -> None:
         self._topics = topics
+        self._ledgers = ledgers
         self._publishing = asyncio.Lock()
+        self._read: dict[TopicName, _ReadSnapshots] = {}  # the longest unused first
+
+    # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
         """Publish a snapshot of `topic` that covers all messages up to `last`. None of these messages may belong to a
@@ -64,22 +83,84 @@ class JavaTransactionSnapshots:
         async with await self.client().producer(str(name), batching=False) as producer:
             await producer.send(value, key=key)
 
+    # --- from Java brokers -------------------------------------------------------------------------------------------
 
-def encode_snapshot(topic: TopicName, last: Position) -> bytes:
-    """Encode Pulsar's TransactionBufferSnapshot as Avro: aborted transactions (none), entry id, ledger id, topic
-    name.
-    """
-    name = str(topic).encode()
-    position = _long(last.entry_id) + _long(last.ledger_id)
-    return b"".join((_PRESENT, _NO_ITEMS, position, _PRESENT, _long(len(name)), name))
+    async def start_of(self, topic: TopicName) -> Position | None:
+        """Return the position behind which `topic` may have messages of Java coordinators; None without such messages.
+
+        Raises StoreError.
+        """
+        if self.client is None or is_system_topic(topic):
+            return None
+        starts = [await self._start_in(name, topic) for name in _snapshot_topics(topic.namespace)]
+        return min((start for start in starts if start is not None), default=None)
+
+    async def _start_in(self, name: TopicName, topic: TopicName) -> Position | None:
+        if not await self._ledgers.exists(metadata_paths.managed_ledger(name)):
+            self._read.pop(name, None)
+            return None
+        assert self.client is not None
+        found = self._read.pop(name, None)
+        if found is None:
+            found = _ReadSnapshots(name)
+        self._read[name] = found
+        if len(self._read) > MAX_NAMESPACES:
+            del self._read[next(iter(self._read))]
+        try:
+            await found.read_now(self.client)
+        except _FAILURES as error:
+            raise StoreError(
+                f"{topic} cannot be loaded: the snapshots of transactions of Java brokers in {name} cannot be read: {error}"
+            ) from error
+        return found.starts.get(str(topic))
 
 
-def _long(number: int) -> bytes:
-    """Encode an Avro `long`: zigzag, then seven bits per byte."""
-    left = (number << 1) ^ (number >> 63)
-    encoded = bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
+class _ReadSnapshots:
+    """The snapshots in one system topic, as far as they are read."""
+
+    def __init__(self, name: TopicName) -> None:
+        self.starts: dict[str, Position] = {}
+        """By the name of the topic."""
+        self._name = name
+        self._last = FIRST_MESSAGE
+        self._lock = asyncio.Lock()
+        self._begun = self._last_complete = 0  # numbers of readings
+
+    async def read_now(self, client: Callable[[], PulsarClient]) -> None:
+        """Return after a reading that has begun after this call. Raises one of `_FAILURES`."""
+        begun_before = self._begun
+        async with self._lock:
+            if self._last_complete > begun_before:
+                return
+            self._begun += 1
+            await self._read(client)
+            self._last_complete = self._begun
+
+    async def _read(self, client: Callable[[], PulsarClient]) -> None:
+        async with await client().reader(str(self._name), self._last, read_compacted=True) as reader:
+            while await reader.has_more():
+                try:
+                    message = await reader.receive(LAST_MESSAGE_TIMEOUT_S)
+                except RequestTimedOut:
+                    return  # compaction has removed the last messages, which were deletions
+                except DamagedPayload as damage:
+                    raise StoreError(f"a snapshot in {self._name} is damaged: {damage}") from damage
+                self._take(message.key or "", message.value)
+                self._last = message.id
+
+    def _take(self, key: str, value: bytes | None) -> None:
+        if not value:
+            self.starts.pop(key, None)
+            return
+        if self._name.local_name == BUFFER_SNAPSHOT_INDEXES:
+            self.starts[key] = EARLIEST
+            return
+        try:
+            self.starts[key] = start_behind(value)
+        except InvalidSnapshot as error:
+            self.starts[key] = EARLIEST
+            logs.warning("transactions.java_snapshot_invalid", topic=key, error=str(error))
+
+
+def _snapshot_topics(namespace: NamespaceName) -> list[TopicName]:
+    return [TopicName(PERSISTENT, namespace, name) for name in (BUFFER_SNAPSHOTS, BUFFER_SNAPSHOT_INDEXES)]

@@ -103,6 +103,9 @@ class BrokerContext:
         self.announce_transactions: Callable[[TopicName, Position], Awaitable[None]] | None = None
         """Called before the first message of a transaction is stored in a topic that Java brokers may take over, with the last
         position. Raises StoreError."""
+        self.java_transactions_from: Callable[[TopicName], Awaitable[Position | None]] | None = None
+        """Returns the position behind which a topic may have messages of transactions that a Java broker has kept, or None. Raises
+        StoreError."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:

@@ -18,6 +18,12 @@ class TopicOwnership(Protocol):
         Raises TopicNotFound if the namespace does not exist.
         """
 
+    async def settled(self, topic: TopicName) -> None:
+        """Wait for an acquisition of the topic's bundle by this broker. Other brokers can lead clients here before it ends.
+
+        Raises TopicNotFound if the namespace does not exist.
+        """
+
     def holds_session(self) -> bool:
         """Return whether this broker's session with the metadata store is certainly valid, so that its bundles are
         still its own. Detects an expired session even directly after the process was frozen.
@@ -51,6 +57,9 @@ class NotJoined:
 
     def require_served(self, topic: TopicName) -> None:
         raise ServiceNotReady(f"the broker is starting and does not serve topic {topic} yet: look the topic up again")
+
+    async def settled(self, topic: TopicName) -> None:
+        return
 
     def holds_session(self) -> bool:
         return False

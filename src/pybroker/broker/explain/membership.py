@@ -6,7 +6,7 @@ from pybroker.cluster.membership.membership_report import MembershipReport
 from pybroker.model.findings import Code, Finding
 
 MAX_NAMED = 5
-"""Maximum number of listed unusable registrations."""
+"""Maximum number of brokers in the evidence of a finding."""
 
 
 def explain_membership(report: MembershipReport | None) -> list[Finding]:
@@ -44,4 +44,21 @@ def explain_membership(report: MembershipReport | None) -> list[Finding]:
                 },
             )
         )
+    if report.clock_differences_ms:
+        findings.append(_clock_skew(report))
     return findings
+
+
+def _clock_skew(report: MembershipReport) -> Finding:
+    found = sorted(report.clock_differences_ms.items(), key=lambda each: (-abs(each[1]), each[0]))
+    broker_id, difference_ms = found[0]
+    direction = "ahead of" if difference_ms > 0 else "behind"
+    return Finding(
+        Code.CLOCK_SKEW,
+        f"The clock of broker {broker_id} is {abs(difference_ms) / 1000:,.0f} s {direction} that of broker {report.broker_id}.",
+        waits=False,
+        evidence={
+            "clockDifferencesMs": dict(found[:MAX_NAMED]),
+            "moreBrokers": max(0, len(found) - MAX_NAMED),
+        },
+    )

@@ -1,18 +1,54 @@
-"""Finding about a topic in a bundle that this broker does not serve.
-
-Used if the request cannot be redirected to the owner of the bundle.
-"""
+"""Findings about a topic whose namespace bundle another broker owns, or no broker."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from pybroker.model.findings import Code, Finding
 from pybroker.model.names import TopicName
 
 
-def explain_not_served(topic: TopicName, bundle: str, broker_id: str, reason: str) -> Finding:
-    """Report the bundle that this broker does not serve. `reason`: a clause or sentence on why no owner is known."""
-    return Finding(
-        Code.BUNDLE_NOT_SERVED,
-        f"Topic {topic} belongs to namespace bundle {bundle}, which broker {broker_id} does not serve now: {reason}.",
-        evidence={"bundle": bundle, "broker": broker_id, "reason": reason},
-    )
+class TopicBundle(NamedTuple):
+    """A topic, its namespace bundle, and the id of the broker that explains them."""
+
+    topic: TopicName
+    bundle: str
+    broker_id: str
+
+    def not_served(self, reason: str) -> Finding:
+        """`reason`: why no broker serves the bundle, as a clause."""
+        text = f"which broker {self.broker_id} does not serve now: {reason.rstrip('.')}"
+        return self._finding(Code.BUNDLE_NOT_SERVED, text, reason=reason)
+
+    def unloading(self) -> Finding:
+        return self._finding(Code.BUNDLE_UNLOADING, "which is being unloaded or transferred to another broker")
+
+    def without_owner(self, reason: str) -> Finding:
+        """`reason`: why no broker acquires the bundle, as a clause."""
+        text = f"which has no owner: {reason.rstrip('.')}"
+        return self._finding(Code.BUNDLE_WITHOUT_OWNER, text, reason=reason)
+
+    def owner_not_answering(self, owner: str, *, is_registered: bool) -> Finding:
+        """`owner`: the id of the owner, or its address if it is not registered."""
+        registered = "" if is_registered else " and is not registered in the cluster"
+        text = f"and its owner, broker {owner}, does not answer{registered}"
+        return self._finding(Code.OWNER_NOT_ANSWERING, text, owner=owner, isRegistered=is_registered)
+
+    def owner_without_explain(self, owner: str, version: str) -> Finding:
+        """`version`: of Apache Pulsar; may be empty."""
+        text = f"which the Java broker {owner} serves"
+        return self._finding(Code.OWNER_WITHOUT_EXPLAIN, text, waits=False, owner=owner, version=version or None)
+
+    def owner_conflict(self, found: str) -> Finding:
+        """`found`: the owner's address in the ownership document; empty without a document."""
+        stored = f"names {found}" if found else "is missing"
+        text = f"which broker {self.broker_id} serves, and the ownership document of the bundle {stored}"
+        return self._finding(Code.BUNDLE_OWNER_CONFLICT, text, waits=False, documentOwner=found or None)
+
+    def _finding(self, code: Code, text: str, *, waits: bool = True, **evidence: Any) -> Finding:
+        return Finding(
+            code,
+            f"Topic {self.topic} belongs to namespace bundle {self.bundle}, {text}.",
+            waits=waits,
+            evidence={"bundle": self.bundle, "broker": self.broker_id, **evidence},
+        )

@@ -218,9 +218,9 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
                 evidence={"reason": ending.reason} if ending.reason else {},
             )
         )
-    if found.metadata is not None and found.metadata.state is not SessionState.CONNECTED:
-        text = f"Topic {name} is not loaded, and cannot be loaded now"
-        findings.append(_unreachable(text, found.metadata, clock, waits=True))
+    findings += explain_metadata(
+        f"Topic {name} is not loaded, and cannot be loaded now", found.metadata, clock, waits=True
+    )
     if found.has_conflict:
         text = (
             f"Another process has changed the metadata of topic {name}. The broker closes the topic and loads it again."
@@ -249,22 +249,27 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
     return findings
 
 
-def _unreachable(text: str, session: SessionReport, clock: Clock, *, waits: bool) -> Finding:
+def explain_metadata(text: str, session: SessionReport | None, clock: Clock, *, waits: bool) -> list[Finding]:
+    """Return why the metadata store cannot be used; nothing if it can. `text`: the consequence."""
+    if session is None or session.state is SessionState.CONNECTED:
+        return []
     since_ms = round(clock.wall_ms() - session.state_age_ms)
-    return Finding(
-        Code.METADATA_UNREACHABLE,
-        f"{text}: the session with the metadata store {session.url} is {session.state.value}{for_long(since_ms, clock)}"
-        f" ({session.last_failure}).",
-        waits=waits,
-        since_ms=since_ms,
-        evidence={
-            "metadataStore": session.url,
-            "session": session.state.value,
-            "lastFailure": session.last_failure,
-            "suspensions": session.suspensions,
-            "losses": session.losses,
-        },
-    )
+    return [
+        Finding(
+            Code.METADATA_UNREACHABLE,
+            f"{text}: the session with the metadata store {session.url} is {session.state.value}{for_long(since_ms, clock)}"
+            f" ({session.last_failure}).",
+            waits=waits,
+            since_ms=since_ms,
+            evidence={
+                "metadataStore": session.url,
+                "session": session.state.value,
+                "lastFailure": session.last_failure,
+                "suspensions": session.suspensions,
+                "losses": session.losses,
+            },
+        )
+    ]
 
 
 def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
@@ -296,14 +301,12 @@ def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
 
 
 def _metadata(topic: TopicBase) -> list[Finding]:
-    session = topic.broker_context.metadata_store.session_report
-    if session is None or session.state is SessionState.CONNECTED:
-        return []
     text = (
         f"Topic {topic.name} continues with the policies that the broker knows; changes of policies, new topics and new"
         " schemas wait"
     )
-    return [_unreachable(text, session, topic.runtime.clock, waits=False)]
+    session = topic.broker_context.metadata_store.session_report
+    return explain_metadata(text, session, topic.runtime.clock, waits=False)
 
 
 def _readers(topic: TopicBase) -> list[Finding]:

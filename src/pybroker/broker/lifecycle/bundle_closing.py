@@ -5,7 +5,6 @@ All clients are notified first, which needs no storage. Then the topics are clos
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -55,22 +54,22 @@ class BundleClosing:
         await self._closing.fence(self._loaded(_Ranges(bundles)))
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all topics of the bundles, including topics that are being loaded. The caller prevents further
-        loads.
+        """Close all topics of the bundles that are loaded or being loaded now.
+
+        Topics that are loaded later stay open: the topics of a lost session may still be closing when the next session
+        owns the bundles again.
         """
         ranges = _Ranges(bundles)
+        loaded = self._loaded(ranges)
+        loading = [name for name in self._topics.loading() if ranges.contain(name)]
         for coordinator in self._coordinators.running():
             if ranges.contain(partition_of(coordinator.id)):
                 await self._coordinators.stop(coordinator.id)
-        while True:
-            loaded = self._loaded(ranges)
-            await self._closing.close_topics(loaded)
-            loading = [name for name in self._topics.loading() if ranges.contain(name)]
-            for name in loading:
-                await self._topics.settled(name)
-            if not loaded and not loading:
-                return
-            await asyncio.sleep(0)
+        await self._closing.close_topics(loaded)
+        for name in loading:
+            await self._topics.settled(name)
+        names = {str(name) for name in loading}
+        await self._closing.close_topics([topic for topic in self._loaded(ranges) if str(topic.name) in names])
 
     def _loaded(self, ranges: _Ranges) -> list[TopicBase]:
         return [topic for topic in self._topics.loaded.all() if ranges.contain(topic.name)]

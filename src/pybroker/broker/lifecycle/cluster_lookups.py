@@ -1,16 +1,33 @@
-"""Lookup responses in a cluster: the broker that serves a topic, or the broker that the client must ask instead."""
+"""Lookup responses in a cluster: the broker that serves a topic, or the broker that the client must ask instead.
+
+A lookup that would lead to a broker that does not accept connections is parked until the bundle has another owner. The client would
+otherwise fail to connect, and return after ever longer pauses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.cluster.advertised_addresses import LookupResult
+from pybroker.cluster.ownership.broker_probes import BrokerProbes
 from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner, OwnerKind
 from pybroker.errors import MetadataError, ServiceNotReady
+
+LONGEST_S = 20.0
+"""A parked lookup is answered after this time in any case, within the operation timeout of clients (30 s)."""
+MAX_PARKED = 10_000
+"""More lookups are answered at once."""
+CHECK_PAUSE_S = 2.0
+"""How often a parked lookup asks whether its owner accepts connections again."""
+DECISION_PAUSE_S = 0.2
+"""The same for a lookup without an owner: another leader, or another decision, is not announced."""
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
     from pybroker.model.names import TopicName
+    from pybroker.runtime.clock import Clock
 
 
 class LookupAnswer(NamedTuple):
@@ -23,24 +40,56 @@ class LookupAnswer(NamedTuple):
     is_authoritative: bool = True
 
 
-async def cluster_lookup(
-    ownership: BundleOwnership,
-    presence: Presence,
-    topic: TopicName,
-    listener_name: str | None,
-    *,
-    is_authoritative: bool,
-) -> LookupAnswer:
-    """Look up the broker that serves `topic`. If no broker owns the topic's bundle, this broker may acquire it.
+class ClusterLookups:
+    """Looks up the broker that serves a topic. If no broker owns its bundle, this broker may acquire it."""
 
-    Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
-    """
-    if presence.is_closing:
-        raise ServiceNotReady("the broker is stopping: repeat the lookup at another broker")
-    owner = await ownership.owner_of(topic, listener_name, is_authoritative=is_authoritative)
-    return LookupAnswer(
-        addresses_of(owner, presence, listener_name), owner.kind is OwnerKind.REDIRECT, owner.is_authoritative
-    )
+    def __init__(self, ownership: BundleOwnership, presence: Presence, probes: BrokerProbes, clock: Clock) -> None:
+        self._ownership = ownership
+        self._presence = presence
+        self._probes = probes
+        self._clock = clock
+        self.parked = 0
+
+    async def answer(
+        self,
+        topic: TopicName,
+        listener_name: str | None,
+        parking: Callable[[], AbstractContextManager[None]],
+        *,
+        is_authoritative: bool,
+    ) -> LookupAnswer:
+        """`parking` is entered while the lookup is parked. Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError."""
+        owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
+        if self._is_lost(owner) and self.parked < MAX_PARKED:
+            self.parked += 1
+            try:
+                with parking():
+                    owner = await self._other_owner(owner, topic, listener_name, is_authoritative=is_authoritative)
+            finally:
+                self.parked -= 1
+        return LookupAnswer(
+            addresses_of(owner, self._presence, listener_name), owner.kind is OwnerKind.REDIRECT, owner.is_authoritative
+        )
+
+    async def _owner(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
+        if self._presence.is_closing:
+            raise ServiceNotReady("the broker is stopping: repeat the lookup at another broker")
+        return await self._ownership.owner_of(topic, listener_name, is_authoritative=is_authoritative)
+
+    async def _other_owner(
+        self, owner: Owner, topic: TopicName, listener_name: str | None, *, is_authoritative: bool
+    ) -> Owner:
+        """Return the owner when it accepts connections, or after LONGEST_S."""
+        bundle = self._ownership.bundle_of(topic)
+        ends_ms = self._clock.monotonic_ms() + LONGEST_S * 1000
+        while self._is_lost(owner) and (left_ms := ends_ms - self._clock.monotonic_ms()) > 0:
+            pause_s = CHECK_PAUSE_S if owner.kind is OwnerKind.OTHER else DECISION_PAUSE_S
+            await self._ownership.document_changed(bundle, min(pause_s, left_ms / 1000))
+            owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
+        return owner
+
+    def _is_lost(self, owner: Owner) -> bool:
+        return owner.kind is not OwnerKind.HERE and self._probes.is_unreachable(owner.internal_url)
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST
 from pybroker.runtime import logs
+from pybroker.runtime.tasks import all_results
 
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
@@ -107,12 +107,9 @@ class PartitionedTopicOperations:
         if not name.is_persistent:
             return
         for first in range(0, len(indexes), MADE_AT_ONCE):
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for index in indexes[first : first + MADE_AT_ONCE]:
-                        group.create_task(self._topics.make(name.partition(index), {}))
-            except ExceptionGroup as failures:
-                raise failures.exceptions[0] from failures
+            await all_results(
+                self._topics.make(name.partition(index), {}) for index in indexes[first : first + MADE_AT_ONCE]
+            )
 
     # --- extension ---------------------------------------------------------------------------------------------------
 

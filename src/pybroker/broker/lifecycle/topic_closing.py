@@ -79,7 +79,7 @@ class TopicClosing:
         if ending is not None:
             self._reasons.pop(str(topic.name), None)
             await ending.ended.wait()
-        else:
+        elif self._loaded.persistent.get(str(topic.name)) is topic:
             try:
                 await self.end(topic, topic.close(), is_deletion=False)
             except StoreError as error:

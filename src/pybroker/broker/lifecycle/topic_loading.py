@@ -18,6 +18,7 @@ from pybroker.broker.context import added_entry_metadata
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions import transaction_recovery
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
+from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.metadata import metadata_paths
 from pybroker.runtime import logs
 from pybroker.waiting.keyed_lock import KeyedLock
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pybroker.broker.lifecycle.topic_closing import TopicClosing
     from pybroker.broker.lifecycle.topic_creation import TopicCreation
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
     from pybroker.model.names import TopicName
 
@@ -120,6 +122,7 @@ class TopicLoading:
             if topic is not None and not topic.is_fenced:
                 return topic
             if self._broker_context.ownership is not None:
+                await self._broker_context.ownership.settled(name)
                 self._broker_context.ownership.require_served(name)
             load = self._loads.get(key)
             is_own = load is None
@@ -168,18 +171,21 @@ class TopicLoading:
         started_ms = self._runtime.clock.monotonic_ms()
         ledger: ManagedLedger | None = None
         try:
-            async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds):
+            async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds) as deadline:
                 load.step = CLOSES
                 await self._closing.closed(key)
+                if (fenced := self._topics.get(key)) is not None:
+                    # A topic of a lost session waits for its closing, and its bundle belongs to this broker again.
+                    await self._closing.unload(fenced)
                 load.step = OPENS
                 ledger = await self._open_ledger(name, load.may_create)
                 await added_entry_metadata.restore(ledger, self._broker_context.added_metadata)
                 load.step = RECOVERS
-                max_open = self._runtime.config.max_open_transactions_per_topic
-                buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
+                buffer = await self._recover_transactions(load, ledger, deadline)
                 load.step = LOOKS_UP
                 # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
-                policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
+                async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds):
+                    policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
             if self._broker_context.ownership is not None:
                 # The bundle may have been unloaded or lost meanwhile.
                 self._broker_context.ownership.require_served(name)
@@ -214,6 +220,19 @@ class TopicLoading:
         finally:
             del self._loads[key]
             self._begin_next()
+
+    async def _recover_transactions(
+        self, load: _Load, ledger: ManagedLedger, deadline: asyncio.Timeout
+    ) -> TransactionBuffer | None:
+        """Return the transactions of the topic; None if it had none. Raises StoreError."""
+        java_transactions_from = self._broker_context.java_transactions_from
+        if java_transactions_from is not None and TRANSACTIONS_CURSOR not in ledger.cursors:
+            start = await java_transactions_from(load.name)
+            if start is not None:
+                deadline.reschedule(None)  # All entries may have to be read, once: explain shows how far it is.
+                await transaction_recovery.adopt(self._ledgers, ledger, start)
+        max_open = self._runtime.config.max_open_transactions_per_topic
+        return await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
         path = metadata_paths.managed_ledger(name)

@@ -24,7 +24,7 @@ from pyroaring import BitMap
 from pybroker.errors import NotAllowedError, StoreError, TooManyRequests
 from pybroker.managed_ledger.max_read_position import without_ledgers
 from pybroker.model.position import Position
-from pybroker.model.txn_id import TxnAction, TxnId, passed_by
+from pybroker.model.txn_id import TxnAction, TxnId, is_passed, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
@@ -114,7 +114,7 @@ class TransactionBuffer:
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
-        return txn in self._ended or txn in self._ending or txn.least <= self.low_water_mark(txn.most)
+        return txn in self._ended or txn in self._ending or self._is_passed(txn)
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
@@ -123,6 +123,9 @@ class TransactionBuffer:
     def low_water_mark(self, coordinator: int) -> int:
         """Return the id (`least`) up to which all transactions of this coordinator have ended; 0 if unknown."""
         return self._low_water_marks.get(coordinator, 0)
+
+    def _is_passed(self, txn: TxnId) -> bool:
+        return is_passed(txn.least, self.low_water_mark(txn.most))
 
     def highest_ids(self) -> dict[int, int]:
         found = dict(self._low_water_marks)
@@ -195,7 +198,7 @@ class TransactionBuffer:
     def end_failed(self, txn: TxnId) -> None:
         """Record that the marker could not be stored. The transaction stays open."""
         self._ending.discard(txn)
-        if txn.least <= self.low_water_mark(txn.most):
+        if self._is_passed(txn):
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
@@ -217,7 +220,7 @@ class TransactionBuffer:
 
     def note_ended(self, txn: TxnId) -> None:
         """Record the end of a transaction that may have no messages here, so that later messages are rejected."""
-        if txn.least > self.low_water_mark(txn.most):
+        if not self._is_passed(txn):
             self._ended[txn] = None
             self._ended.move_to_end(txn)
             if len(self._ended) > MAX_ENDED_REMEMBERED:

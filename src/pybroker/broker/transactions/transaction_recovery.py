@@ -1,6 +1,9 @@
 """Recovery of a topic's transactions when the topic is loaded: the last snapshot, then the entries after it.
 
 A topic that never had a transaction has no snapshot, and no entries are read.
+
+A topic whose transactions a Java broker has kept gets its cursor `pulsar.transactions` at its first load, at the position
+after which such messages can be. The entries after it are read again, as after a crash.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import asyncio
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
@@ -64,6 +68,17 @@ async def recover(
         took_ms=took_ms,
     )
     return buffer
+
+
+async def adopt(ledgers: ManagedLedgerFactory, ledger: ManagedLedger, start: Position) -> None:
+    """Create the cursor of a topic whose transactions a Java broker has kept. `recover` reads the entries behind `start`.
+
+    Raises StoreError.
+    """
+    first = ledger.ledgers.first_position
+    mark = min(max(start, Position(first.ledger_id, -1)), ledger.ledgers.last_position)
+    await ledgers.create_cursor(ledger, TRANSACTIONS_CURSOR, mark, {})
+    logs.info("transactions.adopted", managed_ledger=ledger.name, behind=mark)
 
 
 async def _restored(record: bytes, max_open: int) -> TransactionBuffer:

@@ -226,7 +226,8 @@ class BundleAssignment:
             fewest = min(counts.values())
             narrowed = [each for each in narrowed if counts[each.broker_id] == fewest]
         best = self._least_loaded(narrowed, bundle, settings) or self._least_loaded(permitted, bundle, settings)
-        return best or min(permitted, key=lambda each: views[each.broker_id].usage_share).broker_id
+        # All are overloaded. Among all of `permitted`, one broker would get every bundle until the next reports.
+        return best or min(narrowed, key=lambda each: views[each.broker_id].usage_share).broker_id
 
     def _spread(self, candidates: list[Candidate], namespace: str, placement: Placement) -> list[Candidate]:
         group = placement.group_of(namespace)

@@ -2,11 +2,13 @@
 
 As in Pulsar, the first report replaces the default of an unknown bundle, and later ones count with 1/n up to a number of
 samples. A bundle that no report lists any more keeps its averages for a while, because the choice of its next owner needs them.
+A leader continues the averages that an earlier leader stored (`stored_averages.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from pybroker.cluster.load_balance.load_report import BundleFigures, LoadReport
 
@@ -17,19 +19,52 @@ UNKNOWN_BUNDLE = BundleFigures(50.0, 50_000.0, 50.0, 50_000.0)
 """Pulsar's assumption about a bundle without a report."""
 
 
-class _Average:
-    __slots__ = ("byte_rate", "message_rate", "samples", "samples_limit")
+@dataclass(slots=True)
+class RateAverage:
+    """Averages of the four rates of a bundle, per second."""
 
-    def __init__(self, samples_limit: int) -> None:
-        self.message_rate = 0.0
-        self.byte_rate = 0.0
-        self.samples = 0
-        self.samples_limit = samples_limit
+    samples_limit: int
+    samples: int = 0
+    message_rate_in: float = 0.0
+    byte_rate_in: float = 0.0
+    message_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
 
     def add(self, figures: BundleFigures) -> None:
         self.samples = min(self.samples + 1, self.samples_limit)
-        self.message_rate += (figures.message_rate - self.message_rate) / self.samples
-        self.byte_rate += (figures.byte_rate - self.byte_rate) / self.samples
+        self.message_rate_in += (figures.message_rate_in - self.message_rate_in) / self.samples
+        self.byte_rate_in += (figures.byte_rate_in - self.byte_rate_in) / self.samples
+        self.message_rate_out += (figures.message_rate_out - self.message_rate_out) / self.samples
+        self.byte_rate_out += (figures.byte_rate_out - self.byte_rate_out) / self.samples
+
+    @property
+    def message_rate(self) -> float:
+        return self.message_rate_in + self.message_rate_out
+
+    @property
+    def byte_rate(self) -> float:
+        return self.byte_rate_in + self.byte_rate_out
+
+
+def _of_unknown(samples_limit: int) -> RateAverage:
+    return RateAverage(samples_limit, 0, *UNKNOWN_BUNDLE[:4])
+
+
+@dataclass(slots=True)
+class BundleAverage:
+    """The averages of one bundle, and its number of topics in the last report."""
+
+    short: RateAverage
+    long: RateAverage
+    topic_count: int = 0
+
+    def add(self, figures: BundleFigures) -> None:
+        self.short.add(figures)
+        self.long.add(figures)
+        self.topic_count = figures.topic_count
+
+
+UNKNOWN = BundleAverage(_of_unknown(SHORT_SAMPLES), _of_unknown(LONG_SAMPLES))
 
 
 class BundleAverages:
@@ -38,36 +73,70 @@ class BundleAverages:
     """
 
     def __init__(self) -> None:
-        self._short: dict[str, _Average] = {}
-        self._long: dict[str, _Average] = {}
+        self._found: dict[str, BundleAverage] = {}
         self._seen_ms: dict[str, float] = {}
         self._counted: dict[str, int] = {}  # time of the last counted report, by broker
 
     def add(self, broker_id: str, report: LoadReport, now_ms: float) -> None:
-        """Add a report to the averages, unless it was added before."""
-        for bundle in report.bundles:
-            self._seen_ms[bundle] = now_ms
-        if self._counted.get(broker_id) == report.measured_ms:
-            return
+        """Count the figures of a measurement once. Later reports of it may have more bundles."""
+        is_counted = self._counted.get(broker_id) == report.measured_ms
         self._counted[broker_id] = report.measured_ms
         for bundle, figures in report.bundles.items():
-            self._short.setdefault(bundle, _Average(SHORT_SAMPLES)).add(figures)
-            self._long.setdefault(bundle, _Average(LONG_SAMPLES)).add(figures)
+            self._seen_ms[bundle] = now_ms
+            found = self._found.get(bundle)
+            if found is None:
+                found = self._found[bundle] = BundleAverage(RateAverage(SHORT_SAMPLES), RateAverage(LONG_SAMPLES))
+            elif is_counted:
+                continue
+            found.add(figures)
+
+    def continue_from(self, bundle: str, stored: BundleAverage, now_ms: float) -> None:
+        """Take averages that an earlier leader stored, unless the present averages have as many samples."""
+        found = self._found.get(bundle)
+        if found is None or found.long.samples < stored.long.samples:
+            self._found[bundle] = stored
+            self._seen_ms.setdefault(bundle, now_ms)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
         """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that have left."""
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
-            for values in (self._seen_ms, self._short, self._long):
-                values.pop(bundle, None)
+            self.forget(bundle)
+
+    def forget(self, bundle: str) -> None:
+        """The bundle does not exist any more."""
+        self._seen_ms.pop(bundle, None)
+        self._found.pop(bundle, None)
 
     def __len__(self) -> int:
         return len(self._seen_ms)
 
+    def __contains__(self, bundle: str) -> bool:
+        return bundle in self._found
+
+    def of(self, bundle: str) -> BundleAverage:
+        """Return the averages of `bundle`; Pulsar's assumption for one without a report."""
+        return self._found.get(bundle, UNKNOWN)
+
+    def busiest(self, count: int) -> Collection[str]:
+        """Return the `count` bundles with the most traffic on the long average."""
+        return sorted(self._found, key=lambda bundle: (-self._found[bundle].long.byte_rate, bundle))[:count]
+
     def long_message_rate(self, bundle: str) -> float:
-        found = self._long.get(bundle)
-        return UNKNOWN_BUNDLE.message_rate if found is None else found.message_rate
+        return self.of(bundle).long.message_rate
 
     def short_byte_rate(self, bundle: str) -> float:
-        found = self._short.get(bundle)
-        return UNKNOWN_BUNDLE.byte_rate if found is None else found.byte_rate
+        return self.of(bundle).short.byte_rate
+
+    def sums(self, bundles: Iterable[str]) -> BundleAverage:
+        """Return the sums over the bundles of a broker."""
+        total = BundleAverage(RateAverage(SHORT_SAMPLES), RateAverage(LONG_SAMPLES))
+        for bundle in bundles:
+            found = self.of(bundle)
+            for into, one in ((total.short, found.short), (total.long, found.long)):
+                into.message_rate_in += one.message_rate_in
+                into.byte_rate_in += one.byte_rate_in
+                into.message_rate_out += one.message_rate_out
+                into.byte_rate_out += one.byte_rate_out
+            total.topic_count += found.topic_count
+        return total

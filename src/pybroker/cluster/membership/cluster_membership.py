@@ -99,7 +99,7 @@ class ClusterMembership:
         self._instance = instance
         self._load = load
         self._path = registration_path(own_broker.broker_id)
-        self._registered = RegisteredBrokers(store, self._registrations_changed)
+        self._registered = RegisteredBrokers(store, self._registrations_changed, runtime.clock)
         self._leader = LeaderValue(store, self._wake_up)
         self._placement = PlacementDocuments(store, resources, config)
         self.averages = BundleAverages()
@@ -117,6 +117,10 @@ class ClusterMembership:
         self._written_ms = 0.0
         self.moved_total = 0
         """Number of bundles that this broker has moved as the leader, because of load."""
+        self.split_total = 0
+        """Bundles that owners have split because this broker, as the leader, asked for it."""
+        self.elected = asyncio.Event()
+        """Set while this broker is the leader; the loss of its session is noticed later than by `is_leader`."""
         self.conflict = ""
         """Why this broker is not registered. Empty if it is, or has left."""
 
@@ -171,6 +175,8 @@ class ClusterMembership:
             self.unusable,
             self.assignment.open_count,
             self.moved_total,
+            self.split_total,
+            dict(self._registered.clock_differences.found_ms),
         )
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
@@ -204,6 +210,10 @@ class ClusterMembership:
         return self.assignment.best(
             bundle, self._placement.placement(), choice_settings(self._config), without=source_id
         )
+
+    def has_anti_affinity(self, namespace: str) -> bool:
+        """Return whether `namespace` is in an anti-affinity group."""
+        return self._placement.placement().group_of(namespace) is not None
 
     def assign(self, bundle: str, broker_id: str) -> None:
         """Record that `bundle` is about to move to a registered broker: from now on this leader directs lookups to it."""
@@ -331,7 +341,7 @@ class ClusterMembership:
             if self._holds_leadership:
                 logs.warning("cluster_leader.lost", broker=self._own.broker_id)
             self._version = None
-            self._holds_leadership = False
+            self._set_leadership(False)
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -393,6 +403,7 @@ class ClusterMembership:
                 config.enable_persistent_topics,
                 config.enable_non_persistent_topics,
                 is_pybroker=True,
+                stored_ms=round(self._runtime.clock.wall_ms()),
             ),
             self._instance,
         )
@@ -430,6 +441,13 @@ class ClusterMembership:
 
     # --- election ----------------------------------------------------------------------------------------------------
 
+    def _set_leadership(self, holds: bool) -> None:
+        self._holds_leadership = holds
+        if holds:
+            self.elected.set()
+        else:
+            self.elected.clear()
+
     def _may_stand(self) -> bool:
         if self._version is None or self._is_leaving:
             return False
@@ -441,7 +459,7 @@ class ClusterMembership:
         if self._holds_leadership and self._leader.leader_id != self._own.broker_id:
             await self._leader.read_again()
             if self._leader.leader_id != self._own.broker_id:
-                self._holds_leadership = False  # another program replaced or deleted the value
+                self._set_leadership(False)  # another program replaced or deleted the value
                 logs.warning("cluster_leader.lost", broker=self._own.broker_id)
         candidacy = Candidacy(self._own.broker_id, self._holds_leadership, self._may_stand())
         step = election_step(self._leader.leader_id, candidacy)
@@ -460,7 +478,7 @@ class ClusterMembership:
             await self._leader.read_again()
             return
         self.assignment.forget()
-        self._holds_leadership = True
+        self._set_leadership(True)
         self._leader.set(self._own.broker_id)
         logs.info("cluster_leader.elected", broker=self._own.broker_id)
 
@@ -478,7 +496,7 @@ class ClusterMembership:
     async def _resign(self) -> None:
         if not self._holds_leadership:
             return
-        self._holds_leadership = False
+        self._set_leadership(False)
         await self._delete_own_leader_value()
         logs.info("cluster_leader.resigned", broker=self._own.broker_id)
         await self._leader.read_again()

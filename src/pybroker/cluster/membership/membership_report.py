@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -24,3 +25,8 @@ class MembershipReport(NamedTuple):
     """Number of bundles that this broker assigned and no broker has acquired yet."""
     moved_total: int
     """Number of bundles that this broker moved as the leader, because of load."""
+    split_total: int = 0
+    """Bundles that owners split because this broker, as the leader, asked for it."""
+    clock_differences_ms: Mapping[str, int] = MappingProxyType({})
+    """By broker id, the milliseconds by which its clock is ahead of the clock of this broker; negative if it is behind. Only
+    brokers whose clocks differ."""

@@ -5,10 +5,11 @@ No document of another program makes a read fail: unusable documents are logged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from pybroker.cluster.load_balance.broker_choice import Placement
+from pybroker.cluster.membership.clock_differences import ClockDifferences
 from pybroker.cluster.membership.leader_rules import LEADER, leader_of
 from pybroker.cluster.membership.registration import BROKERS, Registration, Unusable, parsed
 from pybroker.config import BrokerConfig
@@ -19,6 +20,7 @@ from pybroker.metadata.stored_document import decoded_or_logged
 from pybroker.model.cluster_data import FailureDomain, NamespaceIsolationData
 from pybroker.model.names import NamespaceName
 from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 
 Changed = Callable[[], None]
 OWNERSHIP = "/namespace"
@@ -28,9 +30,11 @@ OWNERSHIP = "/namespace"
 class RegisteredBrokers:
     """The usable registrations of brokers, and the reasons why other registrations are not usable."""
 
-    def __init__(self, store: MetadataStore, changed: Changed) -> None:
+    def __init__(self, store: MetadataStore, changed: Changed, clock: Clock) -> None:
         self._store = store
         self._changed = changed
+        self._clock = clock
+        self.clock_differences = ClockDifferences()
         self._found: dict[str, Registration] = {}
         self.unusable: dict[str, str] = {}
         self.registrations: Mapping[str, Registration] = MappingProxyType(self._found)
@@ -42,6 +46,7 @@ class RegisteredBrokers:
                 self._apply(broker_id, None)
         for broker_id, value in values.items():
             self._apply(broker_id, value)
+        self._observe(values, is_new=False)
         self._changed()
 
     async def refresh(self, path: str) -> None:
@@ -50,7 +55,17 @@ class RegisteredBrokers:
             return
         found = await self._store.get(path)
         self._apply(broker_id, None if found is None else found.value)
+        self._observe([broker_id], is_new=True)
         self._changed()
+
+    def _observe(self, broker_ids: Iterable[str], *, is_new: bool) -> None:
+        """`is_new`: the registration was stored just now, unless this broker was late."""
+        now_ms = round(self._clock.wall_ms())
+        for broker_id in broker_ids:
+            found = self._found.get(broker_id)
+            if found is not None:
+                self.clock_differences.add(broker_id, found.stored_ms, now_ms, is_new=is_new)
+        self.clock_differences.keep(self._found)
 
     def _apply(self, broker_id: str, value: bytes | None) -> None:
         result = None if value is None else parsed(broker_id, value)

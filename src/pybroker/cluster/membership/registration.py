@@ -38,6 +38,8 @@ INSTANCE = "instance"
 
 A registration by an earlier session is recognized by it and replaced.
 """
+STORED_AT = "storedAt"
+"""Property with the time of the registration, also only ours: `lastUpdate` is that of the last window of statistics."""
 MAX_LISTENERS = 100
 """Maximum number of listeners of another broker; further ones are ignored."""
 
@@ -50,6 +52,8 @@ class Registration(NamedTuple):
     serves_persistent: bool = True
     serves_non_persistent: bool = True
     is_pybroker: bool = False
+    stored_ms: int = 0
+    """When the broker stored it, by its wall clock; of a Java broker, when it measured the load, shortly before."""
 
     @property
     def host(self) -> str:
@@ -145,6 +149,7 @@ def local_broker_data(registration: Registration) -> dict[str, Any]:
         "maxResourceUsage": report.usage_share,
         "loadReportType": "LocalBrokerData",
         "implementation": IMPLEMENTATION,
+        STORED_AT: registration.stored_ms,
     }
 
 
@@ -198,12 +203,14 @@ def parsed(broker_id: str, value: bytes) -> Registration | Unusable:
     unusable = checked(broker)
     if unusable is not None:
         return unusable
+    report = _parsed_report(data)
     return Registration(
         broker,
-        _parsed_report(data),
+        report,
         data.get("persistentTopicsEnabled") is not False,
         data.get("nonPersistentTopicsEnabled") is not False,
         data.get("implementation") == IMPLEMENTATION,
+        int(_number(data.get(STORED_AT))) or report.measured_ms,
     )
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from enum import Enum
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.advertised_addresses import LookupResult
-from pybroker.cluster.broker_registry import BrokerRegistry
+from pybroker.cluster.broker_registry import BrokerRegistry, RegisteredBroker
 from pybroker.cluster.ownership.assignment import NextStep, next_step
 from pybroker.cluster.ownership.held_bundles import BundleState, HeldBundles
 from pybroker.cluster.ownership.namespace_bundle import (
@@ -98,6 +99,14 @@ class Owner(NamedTuple):
     kind: OwnerKind
     urls: LookupResult
     is_authoritative: bool
+    internal_url: str = ""
+    """The address for other brokers, whatever the listener of the client; empty for HERE."""
+    is_pybroker: bool = True
+    """False for a Java broker that has the bundle."""
+
+
+class BundleUnloading(MetadataError):
+    """The bundle is being unloaded: it has an owner again soon."""
 
 
 _HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
@@ -126,7 +135,10 @@ class BundleOwnership:
         self._locks: KeyedLock[NamespaceBundle] = KeyedLock()
         self._tasks = TaskOwner("ownership")
         self._documents: dict[NamespaceBundle, OwnerDocument] = {}  # of other brokers
+        self._waiters: dict[NamespaceBundle, asyncio.Event] = {}
         self._changes = 0  # of any document: a value that was read before is not cached after it
+        self.is_leaving = False
+        """Set before the bundles are handed over: no bundle is acquired any more."""
         self._fencing = 0  # sessions whose topics still have clients
         self._fenced = asyncio.Event()  # set without such a session
         self._fenced.set()
@@ -186,6 +198,16 @@ class BundleOwnership:
         """
         return not self._fencing and self._store.holds_session()
 
+    async def settled(self, topic: TopicName) -> None:
+        """Wait for an acquisition of the bundle of `topic` by this broker. Raises TopicNotFound.
+
+        Another broker can read the new document, and lead a client here, before this broker has the response to its creation.
+        """
+        bundle = self.bundle_of(topic)
+        if self.held.state(bundle) is BundleState.ACQUIRING:
+            async with self._locks.held(bundle):
+                pass
+
     def require_served(self, topic: TopicName) -> None:
         """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound."""
         bundle = self.bundle_of(topic)
@@ -219,29 +241,48 @@ class BundleOwnership:
         Raises MetadataError, ServiceNotReady, StoreError.
         """
         for _ in range(ATTEMPTS):
-            found = await self.present_owner(bundle, listener_name)
+            found = await self.present_owner(bundle, listener_name, is_authoritative=is_authoritative)
             if found is not None:
                 return found
-            registry, leader = self.registry, self.registry.leader()
+            registry, leader = self.registry, self._other_leader()
             step = next_step(
                 is_authoritative=is_authoritative, is_leader=registry.is_leader(), knows_leader=leader is not None
             )
             if step is NextStep.ASK_LEADER and leader is not None:
-                return Owner(OwnerKind.REDIRECT, urls_of_broker(leader, listener_name), False)
+                return _redirect(leader, listener_name, is_authoritative=False)
             if step is NextStep.CHOOSE:
                 chosen = await registry.choose_broker(str(bundle))
                 if chosen.broker_id != registry.own_broker.broker_id:
-                    return Owner(OwnerKind.REDIRECT, urls_of_broker(chosen, listener_name), True)
+                    return _redirect(chosen, listener_name, is_authoritative=True)
+            if self.is_leaving:
+                raise ServiceNotReady(
+                    f"this broker is stopping and does not acquire bundle {bundle}; look the topic up again"
+                )
             await self.acquire(bundle)
         raise MetadataError(f"Failed to acquire ownership for namespace bundle {bundle}; look the topic up again")
 
-    async def present_owner(self, bundle: NamespaceBundle, listener_name: str | None = None) -> Owner | None:
-        """Return the owner of `bundle`; None without one. Raises MetadataError while it is being unloaded, StoreError."""
+    def _other_leader(self) -> RegisteredBroker | None:
+        """Return the leader if it is another broker.
+
+        After a lost session, the value may still name this broker, which is not the leader: a redirect to itself would never end.
+        """
+        leader = self.registry.leader()
+        return None if leader is None or leader.broker_id == self.registry.own_broker.broker_id else leader
+
+    async def present_owner(
+        self, bundle: NamespaceBundle, listener_name: str | None = None, *, is_authoritative: bool = False
+    ) -> Owner | None:
+        """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError.
+
+        An authoritative request comes from the leader. It is not answered from the cache: if this broker cannot reach the
+        metadata store, the cached owner may be the leader, and both brokers would redirect to each other.
+        """
         if self.serves(bundle):
             return _HERE
         if self.held.state(bundle) is BundleState.RELEASING:
             raise _being_unloaded(bundle)
-        document = self._documents.get(bundle) or await self._read_document(bundle)
+        cached = None if is_authoritative else self._documents.get(bundle)
+        document = cached or await self._read_document(bundle)
         if document is None:
             return None
         if document.disabled:
@@ -253,13 +294,46 @@ class BundleOwnership:
                 f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
                 " look the topic up again"
             )
-        return Owner(OwnerKind.OTHER, urls_of_document(document, listener_name), True)
+        urls = urls_of_document(document, listener_name)
+        internal_url = document.native_url or document.native_url_tls or ""
+        return Owner(OwnerKind.OTHER, urls, True, internal_url, document.pybroker_session is not None)
+
+    async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
+        """Return the address in the stored document of a bundle that this broker serves, if another program wrote it.
+
+        "" without a document; None if the document is right, or the bundle is not served any more. Raises StoreError, and
+        MetadataError if the document cannot be read.
+        """
+        mark = self._session_mark
+        found = await self._store.get(bundle.path)
+        if mark != self._session_mark or not self.serves(bundle):
+            return None
+        if found is None:
+            return ""
+        document = decoded_document(bundle.path, found.value)
+        return None if document.pybroker_session == mark else document.native_url or document.native_url_tls or ""
+
+    async def is_at_java_broker(self, bundle: NamespaceBundle) -> bool:
+        """Return whether a Java broker owns `bundle`. Raises MetadataError, StoreError."""
+        if self.serves(bundle):
+            return False
+        document = self._documents.get(bundle) or await self._read_document(bundle)
+        return document is not None and document.pybroker_session is None
 
     def _is_own(self, document: OwnerDocument) -> bool:
         own = self.registry.own_broker
         if own.broker_service_url and document.native_url:
             return document.native_url == own.broker_service_url
         return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
+
+    async def document_changed(self, bundle: NamespaceBundle, timeout_s: float) -> None:
+        """Wait until the ownership document of `bundle` changes, at most `timeout_s`."""
+        waiter = self._waiters.get(bundle)
+        if waiter is None:
+            waiter = self._waiters[bundle] = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await waiter.wait()
 
     def _broker_of_heartbeat(self, namespace: NamespaceName) -> str | None:
         return namespace.local_name if system_topics.is_heartbeat_namespace(namespace) else None
@@ -270,7 +344,7 @@ class BundleOwnership:
         broker = self.registry.brokers().get(broker_id)
         if broker is None:
             raise ServiceNotReady(f"broker {broker_id} is not running, so its health check topic has no owner")
-        return Owner(OwnerKind.OTHER, urls_of_broker(broker, listener_name), True)
+        return _redirect(broker, listener_name, is_authoritative=True)._replace(kind=OwnerKind.OTHER)
 
     async def _read_document(self, bundle: NamespaceBundle) -> OwnerDocument | None:
         changes = self._changes
@@ -364,9 +438,13 @@ class BundleOwnership:
         self.held.released(bundle, session)
         logs.info("bundle.released", bundle=str(bundle))
 
+    def shared_bundles(self) -> list[NamespaceBundle]:
+        """Return the owned bundles that other brokers may have: all but that of this broker's health checks."""
+        return [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
+
     async def release_all(self) -> None:
         """Release all bundles because the broker stops; the bundle of the health checks is last."""
-        bundles = [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
+        bundles = self.shared_bundles()
         async with asyncio.TaskGroup() as group:
             for bundle in bundles:
                 group.create_task(self.release(bundle))
@@ -449,12 +527,17 @@ class BundleOwnership:
         if bundle is None:
             return
         self._documents.pop(bundle, None)
+        if (waiter := self._waiters.pop(bundle, None)) is not None:
+            waiter.set()
         if self.held.serves(bundle):
             self._tasks.start(self._verify([bundle]), f"verify {bundle}")
 
     def _documents_missed(self) -> None:
         self._changes += 1
         self._documents.clear()
+        for waiter in self._waiters.values():
+            waiter.set()
+        self._waiters.clear()
         if owned := self.owned_bundles():
             self._tasks.start(self._verify(owned), "verify")
 
@@ -506,6 +589,11 @@ class BundleOwnership:
         await self._topics.close(lost)
 
 
+def _redirect(broker: RegisteredBroker, listener_name: str | None, *, is_authoritative: bool) -> Owner:
+    internal_url = broker.broker_service_url or broker.broker_service_url_tls
+    return Owner(OwnerKind.REDIRECT, urls_of_broker(broker, listener_name), is_authoritative, internal_url)
+
+
 def _mark_of(value: bytes) -> str | None:
     try:
         return decoded_document("", value).pybroker_session
@@ -513,5 +601,5 @@ def _mark_of(value: bytes) -> str | None:
         return None
 
 
-def _being_unloaded(bundle: NamespaceBundle) -> MetadataError:
-    return MetadataError(f"Namespace bundle {bundle} is being unloaded")
+def _being_unloaded(bundle: NamespaceBundle) -> BundleUnloading:
+    return BundleUnloading(f"Namespace bundle {bundle} is being unloaded")

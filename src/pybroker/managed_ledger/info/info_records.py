@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pybroker.errors import LedgerFenced
 from pybroker.managed_ledger.info.managed_ledger_info import ManagedLedgerInfo
+from pybroker.managed_ledger.info.stored_documents import StoredManagedLedger
 
 SaveInfo = Callable[[], Awaitable[None]]
 
@@ -62,6 +63,10 @@ class InfoRecords(ABC):
     @abstractmethod
     async def exists(self, path: str) -> bool:
         """Return whether a managed ledger info is stored at `path` and not marked as deleted."""
+
+    async def described(self, path: str) -> StoredManagedLedger | None:
+        """Return what the metadata store has; None if there is nothing, or if it differs from Pulsar's documents."""
+        return None
 
     @abstractmethod
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:

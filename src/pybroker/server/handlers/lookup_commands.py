@@ -55,7 +55,10 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
         with refused_to("Lookup"):
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(
-            topic, request.advertised_listener_name or None, is_authoritative=request.authoritative
+            topic,
+            request.advertised_listener_name or None,
+            is_authoritative=request.authoritative,
+            parking=connection.uncounted_request,
         )
         kinds = pb.CommandLookupTopicResponse
         response.response = kinds.Redirect if found.is_redirect else kinds.Connect

@@ -240,7 +240,9 @@ class TopicCopy:
             return
         if progress.compacted is not None:
             await self._target.ledgers.delete_ledger(progress.compacted.target)
-        target_id = await self._target.ledgers.create_ledger(LedgerPurpose.COMPACTED, self._path)
+        target_id = await self._target.ledgers.create_ledger(
+            LedgerPurpose.COMPACTED, self._path, positions.mark(Position(*info.compacted.horizon))
+        )
         progress.compacted = CopiedLedger(info.compacted.ledger, target_id)
         self._file.save()
 

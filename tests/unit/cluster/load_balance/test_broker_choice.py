@@ -63,6 +63,12 @@ def test_overloaded_broker_gets_a_bundle_only_if_all_are() -> None:
     assert choose(assignment(a=report(cpu=95), b=report(cpu=90, x=10_000)), "o/n/1") == "b"
 
 
+def test_new_bundles_are_divided_among_brokers_that_are_all_overloaded() -> None:
+    chooser = assignment(a=report(cpu=99), b=report(cpu=95), c=report(cpu=97))
+    chosen = [choose(chooser, f"o/n/{number}") for number in range(9)]
+    assert {broker: chosen.count(broker) for broker in "abc"} == {"a": 3, "b": 3, "c": 3}
+
+
 def test_broker_without_a_report_comes_last() -> None:
     chooser = assignment(idle=LoadReport(), b=report(x=9000))
     assert choose(chooser, "o/n/1") == "b"

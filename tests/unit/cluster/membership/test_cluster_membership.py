@@ -16,10 +16,12 @@ from tests.unit.cluster.membership.members import (
     until,
 )
 
+from pybroker.broker.explain.membership import explain_membership
 from pybroker.cluster.membership.leader_rules import LEADER
 from pybroker.cluster.membership.registration import MODULAR_LOAD_MANAGER, registration_path
 from pybroker.errors import ServiceNotReady, StoreError
 from pybroker.metadata import metadata_paths
+from pybroker.model.findings import Code
 
 EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 BUNDLE = "public/default/0x00000000_0x40000000"
@@ -328,3 +330,13 @@ async def test_start_repeats_the_registration_when_the_session_ends_meanwhile() 
         await starting
         await until(member.membership.is_leader)
         await member.membership.close()
+
+
+async def test_clock_of_another_broker_that_is_ahead_is_reported() -> None:
+    async with members(1) as (member,):
+        java = member.store._tree.session()
+        broker_id = await register_java(java, 7, lastUpdate=member.membership._runtime.clock.wall_ms() + 60_000)
+        await until(lambda: broker_id in member.membership.brokers())
+        assert 50_000 < member.membership.report().clock_differences_ms[broker_id] <= 60_000
+        (finding,) = explain_membership(member.membership.report())
+        assert finding.code is Code.CLOCK_SKEW

@@ -28,7 +28,7 @@ def test_registration_is_read_as_it_was_written() -> None:
     own = RegisteredBroker("h:8080", "http://h:8080", "", "pulsar://h:6650", "", listeners, "Class", 5, "0.1.0")
     figures = BundleFigures(1.5, 200.0, 3.0, 400.0, 1, 2, 3)
     report = LoadReport(cpu=ResourceUsage(50, 200), bundles={"t/n/0x0_0x1": figures}, measured_ms=9)
-    written = Registration(own, report, is_pybroker=True)
+    written = Registration(own, report, is_pybroker=True, stored_ms=11)
     value = encoded(written, "directory")
     assert parsed("h:8080", value) == written
     assert instance_of(value) == "directory"

@@ -244,6 +244,17 @@ async def two_brokers_that_acquire_at_once_agree(kind: type[BundleOwnership]) ->
             (story.two if owners == [story.one] else story.one).ownership.require_served(TOPIC)
 
 
+async def a_former_leader_is_not_redirected_to_itself(kind: type[BundleOwnership]) -> None:
+    """The value of the leader names this broker until its lost session ends."""
+    async with told(kind) as story:
+        one, other = story.one, story.two.broker
+        one.registry.is_leader = lambda: False  # type: ignore[method-assign]
+        one.registry.choose = lambda _bundle: other
+        found = await one.ownership.owner_of(TOPIC, None, is_authoritative=False)
+        assert (found.kind, found.urls.broker_url) == (OwnerKind.REDIRECT, "pulsar://broker1:6650")
+        assert found.is_authoritative
+
+
 STORIES = (
     a_bundle_is_released_after_its_topics_are_closed,
     a_document_created_in_a_lost_session_means_nothing,
@@ -252,4 +263,5 @@ STORIES = (
     a_bundle_that_was_split_is_not_acquired,
     the_parts_of_a_bundle_are_owned_before_the_namespace_has_them,
     two_brokers_that_acquire_at_once_agree,
+    a_former_leader_is_not_redirected_to_itself,
 )

@@ -10,6 +10,7 @@ from pybroker.cli.admin_rest import AdminRest
 from pybroker.cli.confirming import add_yes_option, require_confirmed
 from pybroker.cli.exit_codes import EXIT_OK
 from pybroker.cli.output import add_json_option, output_of, write_done
+from pybroker.cli.parsed_arguments import count
 from pybroker.cli.parsing import described
 from pybroker.cli.which_broker import add_broker_options, broker_of
 
@@ -18,6 +19,7 @@ pybroker brokers list
 pybroker brokers leader-broker
 pybroker brokers health --broker broker2.example:8080
 pybroker brokers shutdown --yes
+pybroker brokers shutdown --max-concurrent-unload-per-sec 5 --yes
 """
 BASE = "/admin/v2/brokers"
 
@@ -30,6 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     health = commands.add_parser("health", help="publish and receive a message at a broker")
     health.add_argument("--broker", metavar="HOST:PORT", help="id of a broker (default: the one that is called)")
     shutdown = commands.add_parser("shutdown", help="stop the broker that is called, as on SIGTERM")
+    shutdown.add_argument(
+        "--max-concurrent-unload-per-sec",
+        type=count,
+        metavar="N",
+        help="bundles that are handed over to other brokers per second (default: no limit)",
+    )
     for each, run in ((listing, _list), (leader, _leader), (health, _health), (shutdown, _shutdown)):
         if each is shutdown:
             add_yes_option(each)
@@ -71,5 +79,6 @@ def _health(options: argparse.Namespace) -> int:
 def _shutdown(options: argparse.Namespace) -> int:
     require_confirmed(options, "The broker stops, and its clients connect to other brokers of the cluster.")
     with AdminRest(broker_of(options)) as rest:
-        rest.change("POST", f"{BASE}/shutdown")
+        rate = options.max_concurrent_unload_per_sec
+        rest.change("POST", f"{BASE}/shutdown" if rate is None else f"{BASE}/shutdown?maxConcurrentUnloadPerSec={rate}")
     return write_done(options, "The broker stops.")

@@ -1,0 +1,60 @@
+"""The owner of a topic in a cluster, found like a client finds it: by a lookup, which gives a bundle without an owner one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pybroker.admin.calls.redirects import base_url
+from pybroker.cluster.ownership.bundle_ownership import OwnerKind
+from pybroker.errors import ServiceNotReady
+
+if TYPE_CHECKING:
+    from pybroker.admin.calls.call import Call
+    from pybroker.cluster.advertised_addresses import LookupResult
+    from pybroker.cluster.broker_registry import RegisteredBroker
+    from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner
+    from pybroker.model.names import TopicName
+
+LOOKUP_WAIT_S = 5.0
+"""For the lookup that gives a bundle an owner."""
+
+
+async def looked_up_owner(
+    call: Call, ownership: BundleOwnership, name: TopicName, probe_s: float, *, is_authoritative: bool = False
+) -> Owner:
+    """Return the owner of `name`, this broker or another one. `is_authoritative`: this broker acquires the bundle if it has none.
+
+    `probe_s`: how long the broker that assigns the bundle may take to answer anything. Raises TimeoutError, AdminError,
+    TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+    """
+    owner = await ownership.owner_of(name, None, is_authoritative=is_authoritative)
+    if owner.kind is not OwnerKind.REDIRECT:
+        return owner
+    others = call.broker.other_brokers
+    assert others is not None, "a broker with an ownership has it"
+    authoritative = "true" if owner.is_authoritative else "false"
+    path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}?authoritative={authoritative}"
+    url = base_url(owner.urls, call.scope["scheme"])
+    assigning = shown_broker(ownership, owner.urls)
+    if not await others.is_answering(url, probe_s):
+        raise ServiceNotReady(f"broker {assigning}, which assigns it, does not answer")
+    async with asyncio.timeout(LOOKUP_WAIT_S):
+        await others.call(url, "GET", path, patience_s=0)
+    found = await ownership.present_owner(ownership.bundle_of(name))
+    if found is None:
+        raise ServiceNotReady(f"broker {assigning}, which assigns it, gave it to no broker")
+    return found
+
+
+def registered_broker(ownership: BundleOwnership, urls: LookupResult) -> RegisteredBroker | None:
+    """Return the registered broker that has one of these addresses."""
+    wanted = set(urls) - {""}
+    return next((each for each in ownership.registry.brokers().values() if wanted & set(each.addresses)), None)
+
+
+def shown_broker(ownership: BundleOwnership, urls: LookupResult) -> str:
+    """Return the id of the broker with these addresses; one of the addresses if it is not registered."""
+    broker = registered_broker(ownership, urls)
+    return broker.broker_id if broker is not None else next(filter(None, reversed(urls)), "")

@@ -1,0 +1,68 @@
+"""Pulsar's TransactionBufferSnapshot as Avro: aborted transactions, entry id and ledger id of the max read position, name of the
+topic. Pure.
+
+An aborted transaction is its id and the position of its marker. The messages of the transactions are not in the snapshot.
+"""
+
+from __future__ import annotations
+
+from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST, Position
+
+_PRESENT = b"\x02"
+"""Of a union of null and a type."""
+_ABSENT = b"\x00"
+_NO_ITEMS = b"\x00"
+_MAX_LONG_BYTES = 10
+
+
+class InvalidSnapshot(Exception):
+    """The value is no snapshot."""
+
+
+def encode_snapshot(topic: TopicName, last: Position) -> bytes:
+    """Return a snapshot without aborted transactions, with the max read position `last`."""
+    name = str(topic).encode()
+    position = _long(last.entry_id) + _long(last.ledger_id)
+    return b"".join((_PRESENT, _NO_ITEMS, position, _PRESENT, _long(len(name)), name))
+
+
+def start_behind(snapshot: bytes) -> Position:
+    """Return the position up to which no message belongs to an open or aborted transaction: the max read position of a snapshot
+    without aborted transactions, or EARLIEST. Raises InvalidSnapshot.
+    """
+    if snapshot[:1] == _ABSENT:
+        at = 1
+    elif snapshot[:2] == _PRESENT + _NO_ITEMS:
+        at = 2
+    elif snapshot[:1] == _PRESENT:
+        return EARLIEST
+    else:
+        raise InvalidSnapshot(f"the value begins with {snapshot[:1]!r}")
+    entry_id, at = _read_long(snapshot, at)
+    ledger_id, at = _read_long(snapshot, at)
+    return Position(ledger_id, entry_id) if ledger_id >= 0 else EARLIEST
+
+
+def _read_long(value: bytes, at: int) -> tuple[int, int]:
+    """Return the number at `at`, and the index behind it. Raises InvalidSnapshot."""
+    number = 0
+    for shift in range(0, 7 * _MAX_LONG_BYTES, 7):
+        if at >= len(value):
+            break
+        number |= (value[at] & 0x7F) << shift
+        at += 1
+        if value[at - 1] < 0x80:
+            return number >> 1 ^ -(number & 1), at
+    raise InvalidSnapshot(f"a number in {value!r} does not end")
+
+
+def _long(number: int) -> bytes:
+    """Encode as Avro does: zigzag, then seven bits in each byte."""
+    left = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)

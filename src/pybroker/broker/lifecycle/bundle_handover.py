@@ -1,0 +1,101 @@
+"""Handover of this broker's bundles to other brokers of the cluster, before it stops.
+
+Each bundle is released, and then looked up at the leader, which assigns it to a broker at once. So a topic pauses for the time of
+its own bundle only, and clients that look it up find an owner. A few bundles are handed over at a time.
+
+The broker has deleted its registration before, so the leader does not choose it. It still serves the bundles that it has,
+answers lookups, and acquires nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.errors import AdminError, BrokerError, StoreError
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.other_brokers import OtherBrokers
+    from pybroker.cluster.broker_registry import RegisteredBroker
+    from pybroker.cluster.ownership.bundle_ownership import BundleOwnership
+    from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
+    from pybroker.runtime.runtime import Runtime
+
+AT_ONCE = 4
+"""Bundles that are handed over at the same time."""
+HANDOVER_SHARE = 0.75
+"""Part of `brokerShutdownTimeoutMs` for the handover. In the rest, the broker closes the remaining bundles."""
+LOOKUP_WAIT_S = 5.0
+LEADER_WAIT_S = 5.0
+"""For the next leader, if this broker was it."""
+
+
+class BundleHandover:
+    """Used once, after the broker has left the cluster."""
+
+    def __init__(self, runtime: Runtime, ownership: BundleOwnership, others: OtherBrokers, per_s: int) -> None:
+        """`per_s`: most bundles per second; 0 for no limit."""
+        self._runtime = runtime
+        self._ownership = ownership
+        self._others = others
+        self._per_s = per_s
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Hand over all bundles, also those whose acquisition was under way. Without another broker, do nothing."""
+        ownership, clock = self._ownership, self._runtime.clock
+        ownership.is_leaving = True
+        if not await self._has_heirs():
+            return
+        started_ms, count = clock.monotonic_ms(), 0
+        while bundles := ownership.shared_bundles():
+            async with asyncio.TaskGroup() as group:
+                for bundle in bundles:
+                    await self._slots.acquire()
+                    group.create_task(self._hand_over(bundle))
+                    if self._per_s > 0:
+                        await self._runtime.sleep(1 / self._per_s)
+            count += len(bundles)
+        if count:
+            logs.info("bundles.handed_over", bundles=count, took_ms=round(clock.monotonic_ms() - started_ms))
+
+    def _heirs(self) -> list[RegisteredBroker]:
+        """Return the brokers that can assign or take bundles, the leader first."""
+        registry = self._ownership.registry
+        own = registry.own_broker.broker_id
+        leader = registry.leader()
+        found = sorted(registry.brokers().values(), key=lambda each: (each is not leader, each.broker_id))
+        return [each for each in found if each.broker_id != own]
+
+    async def _has_heirs(self) -> bool:
+        """Wait for a moment for a leader, which assigns by load."""
+        if not self._heirs():
+            return False
+        try:
+            async with asyncio.timeout(LEADER_WAIT_S):
+                while self._heirs() and self._ownership.registry.leader() not in self._heirs():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            pass  # each broker assigns for itself
+        return bool(self._heirs())
+
+    async def _hand_over(self, bundle: NamespaceBundle) -> None:
+        try:
+            await self._ownership.release(bundle)
+            for broker in self._heirs():
+                if await self._assigned(bundle, broker):
+                    return
+        finally:
+            self._slots.release()
+
+    async def _assigned(self, bundle: NamespaceBundle, broker: RegisteredBroker) -> bool:
+        url = broker.web_service_url or broker.web_service_url_tls
+        try:
+            async with asyncio.timeout(LOOKUP_WAIT_S):
+                await self._others.look_up(url, bundle, is_authoritative=False, patience_s=0)
+        except (AdminError, BrokerError, StoreError, TimeoutError) as error:
+            # The first client that looks up a topic of the bundle gives it an owner.
+            logs.warning("bundle.not_assigned", bundle=str(bundle), broker=url, reason=str(error) or "timed out")
+            return False
+        return True
