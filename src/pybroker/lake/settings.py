@@ -194,7 +194,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ValueError(f"{option} {value!r} is invalid: use one of {', '.join(_CHOICES[name])}")
     if name in _LEAST and value < _LEAST[name]:
-        raise ValueError(f"{option} {value} is too small: the minimum is {_LEAST[name]}")
+        raise ValueError(f"{option} {value} is too small: it must be at least {_LEAST[name]}")
     return value
 
 

@@ -324,7 +324,7 @@ class LedgerList:
                 )
             rows = msgspec.json.decode(data, type=_StoredList).ledgers
         except msgspec.DecodeError as error:
-            raise StoreError(f"the stored list of ledgers cannot be decoded: {error}") from error
+            raise StoreError(f"the stored list of ledgers does not parse: {error}") from error
         ledgers = LedgerList()
         for row in rows:
             if ledgers._ids and row.id <= ledgers._ids[-1]:

@@ -120,7 +120,7 @@ def test_a_newer_or_damaged_document_is_refused_with_the_reason() -> None:
         LedgerList.decode(b'{"version":2,"something":"else"}', 0)
     with pytest.raises(StoreError, match="does not parse"):
         LedgerList.decode(b'{"version":1', 0)
-    with pytest.raises(StoreError, match="out of order"):
+    with pytest.raises(StoreError, match="not in order"):
         LedgerList.decode(b'{"version":1,"ledgers":[{"id":5},{"id":4}]}', 0)
 
 

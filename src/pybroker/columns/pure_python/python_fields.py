@@ -41,5 +41,5 @@ def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     else:
         size, start = decode(data, pos, end)
     if start + size > end:
-        raise ProtocolViolation("a field extends beyond the end of its message")
+        raise ProtocolViolation("field longer than its message")
     return start, size, start + size

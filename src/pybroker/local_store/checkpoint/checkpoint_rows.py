@@ -155,8 +155,7 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
         for *values, checksum in connection.execute(f"SELECT * FROM {table}"):
             if checksum != first_version_checksum(*values):
                 raise DamagedTable(
-                    f"the database is damaged: wrong checksum of {table} row {values[0]!r}; version 1 of the "
-                    "database was not converted"
+                    f"wrong checksum of {table} row {values[0]!r}; the database is of version 1 and was not converted"
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:

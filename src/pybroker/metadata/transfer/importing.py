@@ -58,7 +58,7 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
         )
     if header.next_start > MAX_STARTS:
         raise InvalidExport(
-            f"{file} states {header.next_start} broker starts, which is more than the maximum of {MAX_STARTS}."
+            f"{file} states {header.next_start} starts of brokers, which is more than the maximum of {MAX_STARTS}."
         )
     return header, count
 

@@ -115,7 +115,10 @@ class SinkState:
                 "or takeOver=true if the other query has ended permanently"
             )
         if not self.runs or self.runs[-1] != writer.run:
-            raise SinkFenced(f"a later run of this query already writes with the sink id {sink_id}: stop this run")
+            raise SinkFenced(
+                f"a later run of this query writes with the sink id {sink_id}: stop this run, which was replaced "
+                "by the later run"
+            )
 
     def is_complete(self, writer: Writer) -> bool:
         return self.query == writer.query and writer.batch <= self.completed
