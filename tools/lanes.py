@@ -48,6 +48,7 @@ LANES: dict[str, tuple[str, ...]] = {
 }
 """The directories of each lane of tests. A subdirectory may belong to another lane."""
 LONG = "long"
+LONG_MARK = "pytest.mark.long"
 CLUSTER = "cluster"
 """The marker of long tests that no lane runs: `make test-cluster` does."""
 BY_FILE = ("clients", LONG)
@@ -127,6 +128,19 @@ def arguments_of(lane: str) -> list[str]:
     return [*own, *(f"--ignore={directory}" for directory in inside)]
 
 
+def files_with_long_tests() -> list[str]:
+    """Return the files that mark a test as long, without those of `LONG_ALONE`. Each test process imports its files: all
+    files take minutes.
+    """
+    names = [
+        str(path.relative_to(ROOT))
+        for directory in ("tests", "benchmarks")
+        for path in sorted((ROOT / directory).rglob("test_*.py"))
+        if LONG_MARK in path.read_text(encoding="utf-8")
+    ]
+    return [name for name in names if not name.startswith(LONG_ALONE)]
+
+
 def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
     missing = {}
     if "spark" in markers:
@@ -162,11 +176,9 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
     parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]
     own = ["long", f"not {CLUSTER}"] if is_long else ["not long"]
     chosen = " and ".join([*own, *(f"not {marker}" for marker in missing)])
+    parts = [[*parallel, *(files_with_long_tests() if is_long else arguments_of(lane))]]
     if is_long:
-        alone = [f"--ignore={directory}" for directory in LONG_ALONE]
-        parts = [["-n", "0", *LONG_ALONE], [*parallel, "tests", "benchmarks", *alone]]
-    else:
-        parts = [[*parallel, *arguments_of(lane)]]
+        parts.insert(0, ["-n", "0", *LONG_ALONE])
     for part in parts:
         last = run_and_show(
             [sys.executable, "-m", "pytest", *part, "-m", chosen, *more], outcome, is_fine=(0, NO_TEST_SELECTED)
