@@ -91,7 +91,7 @@ async def test_a_batch_of_which_one_transaction_is_over_is_refused_as_a_whole(
     assert home_of("t") != home_of("s")
     refused = await post(broker, "s/commit", batch=1, transactions=[good, foreign])
     assert refused.status == 404
-    assert "nothing was committed" in refused.json["reason"]
+    assert "Nothing was committed" in refused.json["reason"]
     assert told.of(good) == []
     assert (await rest(broker, "sinks/s")).json["openTransactionCount"] == 1
     assert (await post(broker, "s/commit", batch=1, transactions=[good])).status == 200

@@ -74,7 +74,7 @@ async def test_one_message_of_a_batch_is_acknowledged_and_the_last_one_ends_the_
     for query, status, reason in (
         ("?batchIndex=3", 404, "has 3 messages"),
         ("?batchIndex=-1", 404, "has 3 messages"),
-        ("?batchIndex=x", 404, "64-bit integer"),
+        ("?batchIndex=x", 404, "integer of 64 bits"),
     ):
         answer = await act(broker, position, "acknowledge", query)
         assert answer[0] == status
@@ -94,7 +94,7 @@ async def test_what_does_not_exist_is_404_and_batches_need_the_configuration(top
         (position,) = await plain.publish(found, 1)
         for absent in (Position(position.ledger_id, 1), Position(999, 0), Position(position.ledger_id, 1 << 40)):
             status, reason = await act(plain, absent, "acknowledge")
-            assert (status, "There is no message" in reason) == (404, True)
+            assert (status, "does not exist" in reason) == (404, True)
             assert (await act(plain, absent, "redeliver"))[0] == 404
         assert (await act(plain, Position(-1, 0), "acknowledge"))[0] == 404
         status, reason = await act(plain, position, "acknowledge", "?batchIndex=0")

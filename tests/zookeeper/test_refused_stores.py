@@ -119,7 +119,7 @@ async def test_id_of_a_running_broker_is_refused_and_that_of_the_same_directory_
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"metadata_store_url": "etcd:h:1"}, "metadataStoreUrl='etcd:h:1' is not supported: use zk:"),
+        ({"metadata_store_url": "etcd:h:1"}, "metadataStoreUrl cannot be 'etcd:h:1': supported are zk:"),
         ({"metadata_store_url": "h:2181"}, "supported are zk:"),
         (
             {"metadata_store_url": "zk:h:1", "ledger_store": "", "managed_ledger_storage_class_name": "com.example.X"},

@@ -199,7 +199,7 @@ class EmbeddedBroker:
 
     async def advance_ms(self, milliseconds: float) -> None:
         if not milliseconds >= 0:
-            raise ValueError("advance_ms cannot move the time back")
+            raise ValueError("the time of the embedded broker cannot be moved back")
         if self._moved.added_ms + milliseconds > MOST_MS:
             raise ValueError("advance_ms cannot move the time by more than a hundred years in total")
         async with self._changing:

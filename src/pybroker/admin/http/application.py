@@ -174,7 +174,7 @@ def _check_site(scope: Scope) -> None:
     if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
         raise AdminError(
             403,
-            f"Web pages of the site {site} may not send requests to this broker: use the console of the "
+            f"Web pages of other sites ({site}) may not send requests to this broker: use the console of the "
             "broker, or a program that is not a browser",
         )
 

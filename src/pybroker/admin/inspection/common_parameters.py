@@ -68,7 +68,7 @@ def key_of(call: Call) -> bytes | None:
         try:
             key = b64decode(encoded, validate=True)
         except ValueError as error:
-            raise AdminError(412, f"The query parameter keyBase64 is not valid Base64: {error}") from error
+            raise AdminError(412, f"The query parameter keyBase64 is not Base64: {error}") from error
     if len(key) > MAX_KEY_BYTES:
         raise AdminError(412, f"The key in the query is longer than {MAX_KEY_BYTES} bytes")
     return key

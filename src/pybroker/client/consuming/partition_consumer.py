@@ -64,8 +64,8 @@ class Receiving:
     def __post_init__(self) -> None:
         if self.queue_messages < 1:
             raise ValueError(
-                f"queue_messages is {self.queue_messages}: it must be at least 1, because the client could not "
-                "receive a message otherwise"
+                f"queue_messages={self.queue_messages}: the queue must have room for at least 1 message, "
+                "because the client could not receive a message otherwise"
             )
 
 
