@@ -129,6 +129,7 @@ def test_calls_about_a_coordinator_reach_its_broker(brokers: list[BrokerProcess]
         assert call(brokers[0], "GET", path)[0] in (200, 404)
 
 
+@pytest.mark.cluster
 def test_transaction_of_lost_broker_times_out_at_another(brokers: list[BrokerProcess]) -> None:
     """Its messages are aborted, so they do not block the readers of the topic."""
 

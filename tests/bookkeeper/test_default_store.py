@@ -58,6 +58,7 @@ async def document_exists(cluster: BookKeeperCluster, topic: str) -> bool:
 
 
 @pytest.mark.long
+@pytest.mark.cluster
 def test_configuration_of_a_reference_broker_works_with_only_addresses_changed(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:

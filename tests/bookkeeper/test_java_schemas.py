@@ -9,7 +9,7 @@ import pulsar
 import pytest
 from tests.bookkeeper.test_java_brokers import Brokers, brokers
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 __all__ = ["brokers"]
 TOPIC = "persistent://public/default/schemas %s"
 PATH = "/admin/v2/schemas/public/default/schemas%%20%s"

@@ -12,7 +12,7 @@ from tests.bookkeeper.test_java_features import Rest
 from tests.support.bookkeeper_cluster import EXCHANGE, BookKeeperCluster
 from tests.support.java_broker import class_path
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 PROGRAM = EXCHANGE.parent / "PulsarTopic.java"
 NAMESPACE, LOCAL_NAME = "public/features", "taken-over"
 TOPIC = f"persistent://{NAMESPACE}/{LOCAL_NAME}"

@@ -14,7 +14,7 @@ import pytest
 from tests.bookkeeper.test_java_brokers import Brokers, two_brokers
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
 TOPIC = "persistent/public/default/with-policies"
 OTHER = "persistent/public/default/without-policies"
 DEADLINE_S = 20.0
@@ -107,7 +107,6 @@ def test_topic_policies_written_by_each_broker_are_in_force_at_the_other(brokers
         java.require(f"{TOPIC}/maxSubscriptionsPerTopic?isGlobal=true", 9)
 
 
-@pytest.mark.cluster
 def test_deleted_topic_does_not_inherit_policies(brokers: Brokers) -> None:
     name = "persistent/public/default/deleted"
     with brokers.running("own") as client:

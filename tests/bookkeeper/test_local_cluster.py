@@ -63,6 +63,7 @@ def broker_pid(lines: list[str]) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.cluster
 def test_cluster_keeps_messages_over_kill_of_broker_and_restart(tmp_path: Path, ports: dict[str, int]) -> None:
     class_path()  # skips with the reason where Java or Maven is missing
     with running(tmp_path, ports) as (process, lines):

@@ -94,6 +94,7 @@ def until(condition: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.cluster
 def test_pybrokers_elect_one_leader_and_replace_a_killed_one(zookeeper: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         first, second = (stack.enter_context(pybroker(tmp_path, name, zookeeper)) for name in ("a", "b"))

@@ -169,7 +169,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_line_and_code_1(tmp_path: P
     (tmp_path / "data").write_text("a file is in the way")
     ended = serve(tmp_path)
     assert ended.returncode == 1
-    assert complaints(ended) == [f"pybroker: the data directory {tmp_path / 'data'}: File exists"]
+    assert complaints(ended) == [f"pybroker: the data directory {tmp_path / 'data'} cannot be used: File exists"]
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_ready_file_that_cannot_be_written_is_one_line_and_code_1(tmp_path: Pa
     ended = serve(tmp_path, "--ready-file", str(tmp_path / "missing" / "ready.json"))
     assert ended.returncode == 1
     path = tmp_path / "missing" / "ready.json"
-    assert complaints(ended) == [f"pybroker: the ready file {path}: No such file or directory"]
+    assert complaints(ended) == [f"pybroker: the ready file {path} cannot be written: No such file or directory"]
 
 
 # --- in memory ---------------------------------------------------------------------------------------------------------

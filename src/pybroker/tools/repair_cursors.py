@@ -328,8 +328,8 @@ def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) ->
     kept = sum(len(part.deleted) for part in state.acknowledged_behind())
     behind = f" and of {kept} entries after it" if kept else ""
     return (
-        f"perhaps its last acknowledgements, or a reset: those up to {state.mark_delete_position}{behind} are certain; other "
-        "messages are delivered again"
+        "perhaps its last acknowledgements, or a reset: the acknowledgements of entries up to "
+        f"{state.mark_delete_position}{behind} are certain; other messages are delivered again"
     )
 
 
