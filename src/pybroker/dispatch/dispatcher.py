@@ -337,7 +337,10 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_up_to(self, position: Position) -> bool:
-        """Record everything up to and including `position` as deleted. Return True if dispatch can continue."""
+        """Record that all entries up to and including `position` are acknowledged: they are not redelivered.
+
+        Return True if a consumer can receive further entries now; the caller then resumes dispatch.
+        """
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:

@@ -26,7 +26,9 @@ _MANAGED_LEDGER_COMPONENT = b"managed-ledger"
 
 
 def cluster_properties(cluster_name: str) -> dict[str, bytes]:
-    """Return the properties of all managed ledgers' ledgers of a cluster."""
+    """Return the properties that pybroker gives to every ledger of a topic or cursor of the cluster. Only ledgers with
+    all of them can count as orphaned ledgers of the cluster.
+    """
     return {APPLICATION: _PULSAR, COMPONENT: _MANAGED_LEDGER_COMPONENT, CLUSTER: cluster_name.encode()}
 
 

@@ -183,7 +183,11 @@ class Part(Generic[T]):
     # --- take and release --------------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
-        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if any."""
+        """Add `size_bytes` to the part's used memory, even beyond its bound; a negative number releases memory.
+
+        Return the waiters that the release grants memory and the holders that must drop read-ahead: the caller must
+        notify both. Return None if neither exists.
+        """
         self._use(size_bytes)
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 

@@ -574,7 +574,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """Allow frames of the size of messages, after authentication."""
+        """Raise the size limits of frames, batches and fields from those of unauthenticated clients to the configured
+        ones. Called after authentication.
+        """
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )

@@ -317,8 +317,8 @@ class Coordinator:
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name`. Return their number. Durable on return; participants are notified in
-        the background. Raises StoreError, ServiceNotReady.
+        """Abort all open transactions of the holder `name`. Return the number of aborted transactions. Durable on return;
+        participants (topics and subscriptions) are notified in the background. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -332,9 +332,11 @@ class Coordinator:
         return count
 
     async def end_all(self) -> int:
-        """Abort all open transactions. Return their number when every transaction has ended at all participants.
+        """Abort all open transactions, and wait until every transaction has ended at all participants (topics and
+        subscriptions).
 
-        Raises StoreError, ServiceNotReady.
+        Return the number of aborted transactions, without those that were ending already. Raises StoreError,
+        ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -584,7 +586,7 @@ class Coordinator:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name`, durably. Return their number. Raises StoreError, ServiceNotReady."""
+        """Delete all sinks of the holder `name`, durably. Return the number of sinks. Raises StoreError, ServiceNotReady."""
         await self.ready()
         found = self.state.marks.of(name)
         for sink in found:

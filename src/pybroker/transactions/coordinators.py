@@ -245,14 +245,16 @@ class Coordinators:
         return self._context.java_brokers
 
     async def end_all(self) -> int:
-        """Abort the open transactions of the running coordinators. Return their number when they have ended.
+        """Abort the open transactions of the running coordinators, and wait until they have ended. Return the number of
+        aborted transactions.
 
         Raises StoreError, ServiceNotReady.
         """
         return sum([await each.end_all() for each in self.running()])
 
     async def end_all_of(self, coordinator_id: int) -> int:
-        """Abort the open transactions of a coordinator that no broker of this kind runs. Return their number when they have ended.
+        """Abort the open transactions of a coordinator that no pybroker broker runs, and wait until they have ended.
+        Return the number of aborted transactions.
 
         Raises StoreError, ServiceNotReady.
         """

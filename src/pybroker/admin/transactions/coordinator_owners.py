@@ -22,9 +22,10 @@ PROBE_S = 2.0
 
 
 async def coordinator_owners(call: Call, *, may_assign: bool) -> list[Owner | None]:
-    """Return the other brokers that run coordinators, by coordinator id; None for those of this broker.
+    """Return the broker that runs each transaction coordinator, by coordinator id; None if this broker runs it.
 
-    Coordinators without an owner get one with `may_assign`, and count as this broker's otherwise.
+    With `may_assign`, a coordinator without an owner is assigned to a broker. Without it, the result is None for such a
+    coordinator, and also for a coordinator that is changing its owner.
     """
     count, ownership = call.broker.transactions.count, call.broker.ownership
     found: list[Owner | None] = [None] * count

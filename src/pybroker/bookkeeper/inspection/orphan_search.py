@@ -20,10 +20,12 @@ class Ledgers(Protocol):
 
 
 class LedgerNames(Protocol):
-    """Reads the documents that list ledgers."""
+    """Reads the metadata documents that list the ledgers of topics (also compacted ledgers) and of cursors."""
 
     async def read(self, take: Callable[[Collection[int]], None]) -> None:
-        """Read all documents, and call `take` with the ledgers of each. Raises StoreError if any cannot be read."""
+        """Call `take` for each document of the cluster with the ledger ids in it. Raises StoreError if a document
+        cannot be read; ledgers must then not count as orphaned.
+        """
 
 
 class FoundLedger(NamedTuple):

@@ -470,7 +470,9 @@ class BundleOwnership:
         """Split a bundle of this broker, in Pulsar's order: create the documents of the parts, store the boundaries,
         delete the old document.
 
-        Clients stay connected. Raises MetadataError, and the errors of `store_boundaries`, after which nothing is split.
+        Clients stay connected. Raises ServiceNotReady if this broker does not own the bundle, MetadataError and
+        StoreError if a document of a part cannot be created, and the errors of `store_boundaries`. After each of these
+        errors, this broker still owns the whole bundle and deletes the documents of the parts.
         """
         async with self._locks.held(bundle):
             await self._tasks.run_to_end(self._split(bundle, parts, store_boundaries), f"split {bundle}")
