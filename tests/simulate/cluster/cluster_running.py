@@ -68,16 +68,16 @@ class _Running:
         await self._prepare()
         clients = [(self._client(each.name), each) for each in self.script.actors if each.kind == CLIENT]
         self.clients = [client for client, _ in clients]
-        async with asyncio.TaskGroup() as everybody:
+        async with asyncio.TaskGroup() as group:
             for client, actor in clients:
                 await client.__aenter__()
-                everybody.create_task(client.run(actor.steps))
+                group.create_task(client.run(actor.steps))
             for actor in self.script.actors:
                 if actor.kind == ADMIN:
-                    everybody.create_task(self._admin(actor.name).run(actor.steps, asyncio.sleep))
+                    group.create_task(self._admin(actor.name).run(actor.steps, asyncio.sleep))
                 elif actor.kind == NATURE:
-                    everybody.create_task(self._nature(actor))
-            everybody.create_task(self._resume(len(clients)))
+                    group.create_task(self._nature(actor))
+            group.create_task(self._resume(len(clients)))
         await settle(self.clients, QUIET_S)  # type: ignore[arg-type]
         self.found.attached = [
             (slot.topic, slot.subscription, slot.name)
@@ -338,9 +338,9 @@ class _Running:
         look = await self._look()
         for key, count in backlogs(look).items():
             self.found.backlog_before_drain[key] = count
-        async with asyncio.TaskGroup() as everybody:
+        async with asyncio.TaskGroup() as group:
             for number, (topic, stats) in enumerate(look.stats.items()):
-                everybody.create_task(self._drain_topic(number, topic, list(stats["subscriptions"])))
+                group.create_task(self._drain_topic(number, topic, list(stats["subscriptions"])))
 
     async def _drain_topic(self, number: int, topic: str, subscriptions: list[str]) -> None:
         async with self._client(f"drain{number}") as client:

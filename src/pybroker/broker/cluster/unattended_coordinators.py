@@ -68,8 +68,9 @@ class UnattendedCoordinators:
     async def _assign(self, coordinator_id: int) -> None:
         topic = partition_of(coordinator_id)
         bundle = self._ownership.bundle_of(topic)
-        if await self._ownership.present_owner(bundle) is not None:
-            if not await self._ownership.is_at_java_broker(bundle):
+        present = await self._ownership.present_owner(bundle)
+        if present is not None:
+            if present.is_pybroker:
                 self._ended.discard(coordinator_id)
             elif coordinator_id not in self._ended:
                 async with asyncio.timeout(END_TIMEOUT_S):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 AT_ONCE = 4
-"""Bundles that are handed over at the same time."""
+"""Number of bundles that are handed over at the same time."""
 HANDOVER_SHARE = 0.75
 """Part of `brokerShutdownTimeoutMs` for the handover. In the rest, the broker closes the remaining bundles."""
 LOOKUP_WAIT_S = 5.0
 LEADER_WAIT_S = 5.0
-"""For the next leader, if this broker was it."""
+"""Wait for the next leader, if this broker was the leader."""
 
 
 class BundleHandover:
@@ -46,7 +46,7 @@ class BundleHandover:
         """Hand over all bundles, also those whose acquisition was under way. Without another broker, do nothing."""
         ownership, clock = self._ownership, self._runtime.clock
         ownership.is_leaving = True
-        if not await self._has_heirs():
+        if not await self._has_other_brokers():
             return
         started_ms, count = clock.monotonic_ms(), 0
         while bundles := ownership.shared_bundles():
@@ -60,7 +60,7 @@ class BundleHandover:
         if count:
             logs.info("bundles.handed_over", bundles=count, took_ms=round(clock.monotonic_ms() - started_ms))
 
-    def _heirs(self) -> list[RegisteredBroker]:
+    def _other_brokers(self) -> list[RegisteredBroker]:
         """Return the brokers that can assign or take bundles, the leader first."""
         registry = self._ownership.registry
         own = registry.own_broker.broker_id
@@ -68,22 +68,22 @@ class BundleHandover:
         found = sorted(registry.brokers().values(), key=lambda each: (each is not leader, each.broker_id))
         return [each for each in found if each.broker_id != own]
 
-    async def _has_heirs(self) -> bool:
-        """Wait for a moment for a leader, which assigns by load."""
-        if not self._heirs():
+    async def _has_other_brokers(self) -> bool:
+        """Return whether another broker can take bundles. Waits up to LEADER_WAIT_S for a leader, which assigns by load."""
+        if not self._other_brokers():
             return False
         try:
             async with asyncio.timeout(LEADER_WAIT_S):
-                while self._heirs() and self._ownership.registry.leader() not in self._heirs():  # noqa: ASYNC110
+                while self._other_brokers() and self._ownership.registry.leader() not in self._other_brokers():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         except TimeoutError:
             pass  # each broker assigns for itself
-        return bool(self._heirs())
+        return bool(self._other_brokers())
 
     async def _hand_over(self, bundle: NamespaceBundle) -> None:
         try:
             await self._ownership.release(bundle)
-            for broker in self._heirs():
+            for broker in self._other_brokers():
                 if await self._assigned(bundle, broker):
                     return
         finally:

@@ -18,11 +18,11 @@ from pybroker.errors import MetadataError, ServiceNotReady
 LONGEST_S = 20.0
 """A parked lookup is answered after this time in any case, within the operation timeout of clients (30 s)."""
 MAX_PARKED = 10_000
-"""More lookups are answered at once."""
+"""Further lookups are not parked: they get the address of the unreachable broker immediately."""
 CHECK_PAUSE_S = 2.0
 """How often a parked lookup asks whether its owner accepts connections again."""
 DECISION_PAUSE_S = 0.2
-"""The same for a lookup without an owner: another leader, or another decision, is not announced."""
+"""The same interval for a bundle without an owner, because the broker is not notified of another leader or another choice."""
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
@@ -58,7 +58,10 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """`parking` is entered while the lookup is parked. Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError."""
+        """Return the broker that serves `topic`. The context `parking` is open while the lookup is parked.
+
+        Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        """
         owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
         if self._is_lost(owner) and self.parked < MAX_PARKED:
             self.parked += 1

@@ -201,8 +201,8 @@ class ProducerAccess(Generic[P]):
         assert self._holder is None or not self._shared, "a topic is both shared and held"
         assert not self._waiting or self._holder is not None or self._shared, "producers wait for a free topic"
         assert self._claimed_epoch is None or self._holder is not None, "an epoch is claimed without a claimant"
-        everybody = [*self._shared, *self._waiting, *([] if self._holder is None else [self._holder])]
-        assert len({id(each) for each in everybody}) == len(everybody), "a producer is in two groups"
+        producers = [*self._shared, *self._waiting, *([] if self._holder is None else [self._holder])]
+        assert len({id(each) for each in producers}) == len(producers), "a producer is in two groups"
 
     def _claim(self, producer: P) -> None:
         former = producer.former_epoch

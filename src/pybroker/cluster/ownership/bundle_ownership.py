@@ -313,13 +313,6 @@ class BundleOwnership:
         document = decoded_document(bundle.path, found.value)
         return None if document.pybroker_session == mark else document.native_url or document.native_url_tls or ""
 
-    async def is_at_java_broker(self, bundle: NamespaceBundle) -> bool:
-        """Return whether a Java broker owns `bundle`. Raises MetadataError, StoreError."""
-        if self.serves(bundle):
-            return False
-        document = self._documents.get(bundle) or await self._read_document(bundle)
-        return document is not None and document.pybroker_session is None
-
     def _is_own(self, document: OwnerDocument) -> bool:
         own = self.registry.own_broker
         if own.broker_service_url and document.native_url:
