@@ -213,6 +213,8 @@ async def memory_broker(
     if stores is None:
         stores = await store_choice.open(runtime, fullness)
     service = await build(runtime, stores, limits or LedgerLimits())
+    # On real bookies too, the broker is alone: it joins no cluster, and serves all topics.
+    service.broker_context.ownership = service.transactions.ownership = None
     listener = Listener(ServerContext(service, command_table()))
     if stores.records is None:
         service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")

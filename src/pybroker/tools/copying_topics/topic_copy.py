@@ -125,7 +125,7 @@ class TopicCopy:
 
     async def _states(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> dict[str, bytes]:
         """Return the whole states of the cursors. The cursor of transactions is reset: its state is restored from the
-        entries.
+        entries. Raises StoreError if a cursor has pending transaction acks.
         """
         states: dict[str, bytes] = {}
         for name, cursor in info.cursors.items():
@@ -134,7 +134,7 @@ class TopicCopy:
             snapshot, deltas = await self._source.cursors.load(cursor.id)
             state = CursorState.restore(ledgers, Position(*cursor.position), snapshot, deltas)
             states[name] = state.snapshot()
-            if CursorRecord(states[name]).held:
+            if state.held:
                 raise StoreError(
                     f"subscription {name} of {self._path} has pending acknowledgements of a transaction: start the broker, end the"
                     " transaction, and copy again"
