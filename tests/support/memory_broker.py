@@ -205,6 +205,8 @@ async def memory_broker(
     `stores` None: those of the environment, in memory by default; the caller closes others.
     """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
+    if settings.get("authentication_enabled"):
+        fixed["system_topic_enabled"] = False  # With ledgers on BookKeeper, the broker's own client needs credentials.
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     fullness = Fullness()
