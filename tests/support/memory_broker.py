@@ -211,9 +211,10 @@ async def memory_broker(
     clock = SetClock()
     fullness = Fullness()
     runtime = Runtime(config, clock)
-    store_choice = chosen_stores()
-    if stores is None:
+    store_choice = chosen_stores() if stores is None else None
+    if store_choice is not None:
         stores = await store_choice.open(runtime, fullness)
+    assert stores is not None
     service = await build(runtime, stores, limits or LedgerLimits())
     # On real bookies too, the broker is alone: it joins no cluster, and serves all topics.
     service.broker_context.ownership = service.transactions.ownership = None
@@ -238,7 +239,8 @@ async def memory_broker(
         await server.close(deadline_s=1)
         await service.close()
         await listener.close()
-        await store_choice.close()
+        if store_choice is not None:
+            await store_choice.close()
 
 
 def stored_subscription(subscription: SubscriptionBase) -> Subscription:

@@ -118,9 +118,10 @@ class FollowingRead:
         """Return whether the read returned the entry at `position`, or may still return it."""
         if position.ledger_id != self.position.ledger_id or position < self.position:
             return False
-        if self.run is None:
-            return not self._ended.is_set()
-        return position.entry_id < self.run.first_entry_id + len(self.run.payloads)
+        if self._ended.is_set() and self.run is None:
+            return False
+        most_entries = READ_AHEAD_ENTRIES if self.run is None else len(self.run.payloads)
+        return position.entry_id < self.position.entry_id + most_entries
 
     def end(self, run: EntryRun | None) -> None:
         self.run = run
