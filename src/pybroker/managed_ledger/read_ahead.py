@@ -118,10 +118,9 @@ class FollowingRead:
         """Return whether the read returned the entry at `position`, or may still return it."""
         if position.ledger_id != self.position.ledger_id or position < self.position:
             return False
-        if self._ended.is_set() and self.run is None:
-            return False
-        most_entries = READ_AHEAD_ENTRIES if self.run is None else len(self.run.payloads)
-        return position.entry_id < self.position.entry_id + most_entries
+        if self.run is not None:  # It may begin in front of `self.position`, if it is the read of another cursor.
+            return position.entry_id < self.run.first_entry_id + len(self.run.payloads)
+        return not self._ended.is_set() and position.entry_id < self.position.entry_id + READ_AHEAD_ENTRIES
 
     def end(self, run: EntryRun | None) -> None:
         self.run = run

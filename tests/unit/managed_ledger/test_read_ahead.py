@@ -111,6 +111,16 @@ async def test_completed_next_read_serves_entry_inside_it(reads: Reads) -> None:
     assert reads.asked_for == [position(10), position(20)]
 
 
+async def test_next_read_that_another_cursor_made_may_begin_earlier(reads: Reads) -> None:
+    await reads.hold(0)
+    await reads.answer(run_from(5))
+    assert span(await reads.cursor.read(position(14), None, has_neighbours=False)) == (5, RUN_ENTRIES)
+    reading = asyncio.ensure_future(reads.cursor.read(position(15), None, has_neighbours=False))
+    await asyncio.sleep(0)
+    assert reads.asked_for == [position(10), position(15)]
+    reading.cancel()
+
+
 async def test_failed_next_read_is_repeated_for_the_request(reads: Reads) -> None:
     await reads.hold(0)
     await reads.answer(StoreError("no bookie"))
