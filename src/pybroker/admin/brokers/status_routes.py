@@ -1,8 +1,7 @@
 """Health probes and load balancer checks, without credentials.
 
-`/live` shows whether to restart the process. It succeeds while the event loop runs, because a restart solves no other
-problem, such as a full disk. `/ready` shows whether clients can connect. `/status.html` is Pulsar's check: it returns
-OK while the file `statusFilePath` exists.
+`/live` succeeds while the event loop runs, so a failure means that the process needs a restart. `/ready` shows whether
+clients can connect. `/status.html` is Pulsar's check: OK while the file `statusFilePath` exists.
 """
 
 from __future__ import annotations

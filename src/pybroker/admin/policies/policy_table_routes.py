@@ -1,4 +1,4 @@
-"""Routes of policies with a single value per level.
+"""REST routes of policies with a single value per level (namespace or topic).
 
 GET returns the value of its own level; with `?applied=true`, where supported, the effective value. The columns of
 `policy_table.py` define the differences between policies.
@@ -166,7 +166,6 @@ class TopicCalls(LevelCalls):
 
 
 def _in_query(call: Call, name: str) -> int | None:
-    """Return a number in the query; None if it is absent or empty. As in Pulsar, any other text results in 404."""
     text = call.query(name)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Routes that create, extend and delete partitioned topics.
+"""REST routes that create, extend and delete partitioned topics.
 
 Paths: `/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`.
 """
