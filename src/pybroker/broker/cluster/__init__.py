@@ -1,4 +1,3 @@
-"""Work on topics and transactions that exists only in a cluster, because other brokers serve some of the topics.
-
-Start with `remote_participants.py`. Bundle ownership is in `pybroker.cluster.ownership`.
+"""Transactions of a cluster whose participants or coordinators other brokers serve. Start with
+`remote_participants.py`.
 """

@@ -1,7 +1,6 @@
 """State that all topics of a broker share: configuration, policies, limits, and registries.
 
-Topics, subscriptions and producers use this context instead of the broker service. Some attributes are replaced at run
-time, so callers must not cache them.
+Some attributes are replaced at run time, so callers must not cache them.
 """
 
 from __future__ import annotations
@@ -114,7 +113,9 @@ class BrokerContext:
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Merge broker defaults, namespace policies and the topic's own policies (`topic`)."""
+        """Return the effective policies of a topic: its own policies (`topic`), then those of the namespace, then
+        broker defaults.
+        """
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -123,7 +124,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. A rate limit with unchanged values keeps its token count."""
+        """Apply changed configuration defaults. An unchanged rate limit keeps its tokens."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

@@ -1,9 +1,8 @@
-"""Limits of requests that wait for a topic or subscription: their number in the whole broker, and the wait of each.
+"""Limits of requests that wait for a topic or subscription: their number in the broker, and the time of each wait.
 
-A request fails with TooManyRequests, which all clients handle, if its client already uses its fair share of
-`maxWaitingTopicRequests` or `maxWaitingSubscriptionRequests`, or after `topicLoadTimeoutSeconds` or
-`subscriptionTurnTimeoutSeconds`. After a wait, the caller must look up all objects again, because they may have been
-deleted.
+Above a limit (`maxWaitingTopicRequests`, `maxWaitingSubscriptionRequests`, `topicLoadTimeoutSeconds`,
+`subscriptionTurnTimeoutSeconds`), or a client's fair share of it, a request fails with TooManyRequests. After a wait,
+the caller must look up all objects again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pybroker.waiting.wait_limit import WaitLimit, WaitRefused, WaitTimedOut
 
 
 class WaitingRequests:
-    """Counter of waiting requests with a limit per client."""
+    """Counter of waiting requests, with a fair share for each client."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -29,9 +28,7 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request for the duration of this context. `reason` appears in the error. Raises
-        TooManyRequests.
-        """
+        """Count a waiting request within this context. `reason` begins the error text. Raises TooManyRequests."""
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
         try:

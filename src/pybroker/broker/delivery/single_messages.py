@@ -1,8 +1,7 @@
 """Administrator operations on one message of a subscription: acknowledge, redeliver now, and change the delivery time.
 
-Invariants: an operation does nothing that a client could not do. It does not override an acknowledgement in an open
-transaction. A message is taken from its consumer before it is redelivered, so two consumers never hold it. Afterwards,
-consumers that waited for the message's key or for the unacknowledged message limit continue.
+An operation does not override an acknowledgement in an open transaction. A message is taken from its consumer before it
+is redelivered, so two consumers never hold it.
 """
 
 from __future__ import annotations
@@ -178,7 +177,9 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Check that no open transaction has acknowledged one of the messages in `bits`. Raises TransactionConflict."""
+    """Check that no open transaction has acknowledged one of the messages in the bitmap `bits`. Raises
+    TransactionConflict.
+    """
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

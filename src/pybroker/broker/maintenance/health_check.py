@@ -1,6 +1,6 @@
 """Health check: publishes a message to a system topic and reads it back.
 
-The topic's namespace exists without being created. The topic has no subscriptions, so retention deletes its messages.
+The topic's namespace exists without being created.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """Executor of health checks. A request during a running check gets its own check afterwards, because a check proves
-    the state only at its time.
-    """
+    """Executor of health checks. A request during a running check gets another check afterwards."""
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""Policies of all topics of a namespace, as computed from the events of its system topic. No IO."""
+"""Policies of all topics of a namespace, computed from the events of its system topic. No IO."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ NO_POLICIES = StoredPolicies(TopicPolicies(), {})
 
 
 class TopicPolicyTable:
-    """Applies the policy events of one namespace in order. Invariant: reading an event repeatedly does not change the
-    result.
-    """
+    """Applies the policy events of one namespace in order. Repeated events change nothing."""
 
     def __init__(self) -> None:
         self._local: dict[TopicName, StoredPolicies] = {}
@@ -39,7 +37,7 @@ class TopicPolicyTable:
         return self._global.get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic`. Policies of this cluster override policies that all clusters share."""
+        """Return the policies of `topic`: those of this cluster, then those that all clusters share."""
         local = (self._local.get(topic) or NO_POLICIES).policies
         shared = self._global.get(topic)
         return local if shared is None else with_global_policies(local, shared.policies)

@@ -32,7 +32,7 @@ from pybroker.errors import ProducerBusy, ProducerFenced
 
 
 class AccessMode(StrEnum):
-    """Access mode of a producer, named as in the protocol and the statistics."""
+    """Access mode of a producer: Shared, Exclusive, ExclusiveWithFencing or WaitForExclusive."""
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
@@ -45,7 +45,7 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """Producer name, used in error texts and to recognize a reconnecting producer."""
+        """Producer name, for error texts and to recognize a reconnecting producer."""
 
     @property
     def access_mode(self) -> AccessMode: ...
@@ -68,7 +68,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[P]):
-    """Result for a new producer, and the producers that it displaced: `fenced` were attached or claiming,
+    """Result for a new producer, and the producers that lost access: `fenced` were attached or claiming,
     `fenced_waiting` were waiting.
     """
 
@@ -88,10 +88,9 @@ class Left(Generic[P]):
 
 
 class ProducerAccess(Generic[P]):
-    """Access state of the producers of one topic.
+    """Access state of the producers of one topic. `epoch` never decreases.
 
-    Invariants: the topic is free without waiting producers, or producers share it, or one producer holds or claims it.
-    A producer is in one of these groups only. `epoch` never decreases.
+    The topic is free without waiting producers, or producers share it, or one producer holds or claims it.
     """
 
     def __init__(self, epoch: int | None) -> None:
@@ -137,7 +136,7 @@ class ProducerAccess(Generic[P]):
         return True.
 
         The caller then checks whether the old connection is alive. If so, the caller removes `producer` with `leave`;
-        otherwise `producer` becomes the holder. A WaitForExclusive producer uses `join` instead.
+        otherwise `producer` becomes the holder.
         """
         if not self._is_return(producer):
             return False
@@ -163,7 +162,7 @@ class ProducerAccess(Generic[P]):
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the claimed epoch is durable. Return False if `producer` lost the claim or left meanwhile."""
+        """Record that the claimed epoch is durable. Return False if `producer` lost the claim meanwhile."""
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False
