@@ -1,11 +1,9 @@
 """Authorization by role: superusers, tenant administrators, and permissions of namespaces and topics.
 
 Superusers may do everything, tenant administrators may do everything within their tenant, and other roles have the
-permissions that are granted on a namespace or topic. Checks read the current policies, so a grant applies from the next
-request on.
+permissions that are granted on a namespace or topic. A grant applies from the next request on.
 
-The `require` methods raise AuthorizationError with the missing permission. If authorization is disabled, they never
-raise.
+The `require` methods raise AuthorizationError with the missing permission; never if authorization is disabled.
 """
 
 from __future__ import annotations
@@ -76,17 +74,15 @@ class AuthorizationService:
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder of fair shares and queue positions for `role`. A client without a role is identified by
-        `nameless`, such as its address.
+        """Return the account for fair shares and queues: `role`, or `nameless` (such as the address) for a client
+        without a role.
         """
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Pauses after each namespace, so that the caller can
-        yield to the event loop.
-        """
+        """Return whether `role` may produce to at least one topic. Yields after each namespace."""
         if not self.enabled or self._is_superuser(role):
             return True
         if role is None:
@@ -134,9 +130,8 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles.
-
-        All other checks call this first, so proxy roles are rejected everywhere.
+        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles, which are rejected
+        everywhere.
         """
         if role in self._proxy_roles:
             # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
@@ -176,9 +171,7 @@ class AuthorizationService:
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`, of which one would suffice. The text does not reveal
-    whether the namespace exists.
-    """
+    """Return the error for a role that has none of `actions`. The text does not reveal whether the namespace exists."""
     if role is None:
         return _without_role(what)
     names = " or ".join(action.value for action in actions)

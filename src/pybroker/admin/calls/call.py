@@ -113,7 +113,7 @@ class Call:
         try:
             name = decoded(text, errors="strict")
         except UnicodeDecodeError as error:
-            raise AdminError(400, f"The part {text!r} of the path is not UTF-8") from error
+            raise AdminError(400, f"The path segment {text!r} is not UTF-8: percent-encode names as UTF-8") from error
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
@@ -152,7 +152,7 @@ class Call:
         """
         number = _integer(self.name(key))
         if number is None:
-            raise AdminError(404, f"{key} is {self.name(key)!r}: it must be an integer of 64 bits")
+            raise AdminError(404, f"The path segment {key} is {self.name(key)!r}: expected a 64-bit integer")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
@@ -162,7 +162,7 @@ class Call:
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
-            raise AdminError(404, f"{key} is {text!r}: it must be an integer of 64 bits")
+            raise AdminError(404, f"The query parameter {key} is {text!r}: expected a 64-bit integer")
         return number
 
     def query(self, key: str) -> str | None:
@@ -217,7 +217,9 @@ class Call:
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:
-            raise AdminError(408, f"The request body did not arrive within {timeout_s:g} s") from error
+            raise AdminError(
+                408, f"The request body did not arrive within {timeout_s:g} s: send the request again"
+            ) from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
         """Return the decoded body, or None if the body is empty or `null`."""
@@ -234,7 +236,7 @@ class Call:
             return None
         opened = body.count(b"[") + body.count(b"{")
         if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
-            raise BadBody("the JSON of the request consists mostly of brackets")
+            raise BadBody("the request body cannot be decoded: its JSON consists mostly of brackets")
         try:
             given = msgspec.json.decode(body)
             if given is None:
@@ -245,7 +247,7 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(str(error)) from error
         except RecursionError as error:
-            raise BadBody("the JSON of the request is nested too deeply") from error
+            raise BadBody("the request body cannot be decoded: its JSON is nested too deeply") from error
         self.given = value
         return value
 
@@ -393,7 +395,7 @@ def _refuse_unknown_fields(given: Any, value: object) -> None:
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
         unknown = sorted(given.keys() - fields.keys())
         if unknown:
-            raise BadBody(f"unknown properties: {', '.join(unknown)}")
+            raise BadBody(f"the JSON in the request body has unknown members: {', '.join(unknown)}")
         pairs: Iterable[tuple[Any, object]] = ((given[key], getattr(value, fields[key])) for key in given)
     elif isinstance(value, dict):
         pairs = ((given[str(key)], member) for key, member in value.items())

@@ -42,7 +42,7 @@ async def existing_any_topic(call: Call, name: TopicName | None = None) -> Topic
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
-        raise TopicNotFound(f"Topic {name} is partitioned: use one of its partitions")
+        raise TopicNotFound(f"Topic {name} is partitioned: use one of its partitions, such as {name}-partition-0")
     return await call.broker.topics.any(name, may_create=False)
 
 

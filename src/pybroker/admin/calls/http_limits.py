@@ -110,7 +110,9 @@ class Share:
                 holding.count(OPENED_FACTOR * size_bytes)  # no wait: only one document is decoded
                 yield
         except NoPermit as error:
-            raise AdminError(503, f"The broker cannot process more documents now: {error}", RETRY_AFTER_S) from error
+            raise AdminError(
+                503, f"The broker cannot decode another large JSON body now: {error}", RETRY_AFTER_S
+            ) from error
         finally:
             holding.close()
 
@@ -125,7 +127,7 @@ class Share:
             async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
-            raise AdminError(503, f"The broker cannot scan more subscriptions now: {error}", RETRY_AFTER_S) from error
+            raise AdminError(503, f"The broker cannot run another long query now: {error}", RETRY_AFTER_S) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits

@@ -40,12 +40,16 @@ async def looked_up_owner(
     url = base_url(owner.urls, call.scope["scheme"])
     assigning = shown_broker(ownership, owner.urls)
     if not await others.is_answering(url, probe_s):
-        raise ServiceNotReady(f"broker {assigning}, which assigns it, does not answer")
+        raise ServiceNotReady(
+            f"broker {assigning}, which must assign an owner to the bundle of {name}, does not respond"
+        )
     async with asyncio.timeout(LOOKUP_WAIT_S):
         await others.call(url, "GET", path, patience_s=0)
     found = await ownership.present_owner(ownership.bundle_of(name))
     if found is None:
-        raise ServiceNotReady(f"broker {assigning}, which assigns it, gave it to no broker")
+        raise ServiceNotReady(
+            f"broker {assigning}, which must assign an owner to the bundle of {name}, has assigned none"
+        )
     return found
 
 

@@ -17,8 +17,6 @@ def require_not_partitioned(call: Call, name: TopicName, status: int = 405) -> N
     if call.broker.partitioned.get(name) is not None:
         raise AdminError(
             status,
-            (
-                f"The topic {name} is partitioned, and this operation works only on one of its partitions: name a "
-                "partition"
-            ),
+            f"The topic {name} is partitioned, and this operation works only on one of its partitions, such as "
+            f"{name}-partition-0",
         )

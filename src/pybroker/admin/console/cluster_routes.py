@@ -98,7 +98,7 @@ class ClusterRoutes:
         call.require_superuser()
         offset, limit = call.query_integer("offset", 0), call.query_integer("limit", DEFAULT_BUNDLES)
         if not 1 <= limit <= MAX_BUNDLES or offset < 0:
-            raise AdminError(400, f"limit must be from 1 to {MAX_BUNDLES}, offset 0 or more")
+            raise AdminError(400, f"The query parameter limit must be from 1 to {MAX_BUNDLES}, and offset 0 or more")
         words = (call.query("search") or "")[:MAX_SEARCH_CHARACTERS].lower().split()
         matching: list[NamespaceBundle] = []
         await exhaust(self._matching(words, matching), call.runtime.clock)
@@ -162,7 +162,10 @@ class ClusterRoutes:
         others = self._broker.other_brokers
         path = f"/admin/v2/namespaces/{namespace}/{bundle}/{action}"
         if others is None:
-            raise AdminError(405, f"This broker has no cluster: use PUT {path}")
+            raise AdminError(
+                405,
+                f"Bundle {bundle} cannot be changed over this path, because this broker has no cluster: use PUT {path}",
+            )
         own = base_url(self._broker.presence.addresses.resolve(None), call.scope["scheme"])
         await others.call(own, "PUT", f"{path}?{urlencode(query)}" if query else path)  # which redirects it
         return no_content()

@@ -188,7 +188,7 @@ class LiveSampler:
         """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
-            raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
+            raise AdminError(503, "The console cannot show live figures: the broker is stopping", RETRY_AFTER_S)
         if not self.shares.may_take(holder, self.limit):
             why = self.shares.refusal(holder, self.limit, "live connections", "consoleMaxLiveConnections")
             raise AdminError(503, f"The console cannot show live figures: {why}", RETRY_AFTER_S)

@@ -98,7 +98,9 @@ async def hold(call: Call) -> Response:
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
     if len(asked.topics) > MAX_TOPICS:
-        raise AdminError(413, f"The request has {len(asked.topics)} topics; at most {MAX_TOPICS} are allowed")
+        raise AdminError(
+            413, f"The request has {len(asked.topics)} topics, but at most {MAX_TOPICS} are allowed: split the request"
+        )
     return Response(
         msgspec.json.encode(LeasesShown([await _hold(call, owner, each) for each in asked.topics])),
         media_type="application/json",

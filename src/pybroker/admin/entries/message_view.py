@@ -61,7 +61,8 @@ def message_view(
     header_bytes = sum(len(name) + len(value) for name, value in headers)
     if header_bytes > MAX_HEADER_BYTES:
         raise AdminError(
-            413, f"The message cannot be shown, because its headers have {header_bytes} bytes, which is too much"
+            413,
+            f"The message cannot be shown, because its headers have {header_bytes} bytes; the limit is {MAX_HEADER_BYTES}",
         )
     return MessageView(headers, _body(metadata, entry[end:], max_body_bytes))
 
@@ -71,7 +72,8 @@ def _metadata(entry: bytes) -> MessageMetadata:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
             raise AdminError(
-                413, f"The message cannot be shown, because its metadata has {end - start} bytes, which is too much"
+                413,
+                f"The message cannot be shown, because its metadata has {end - start} bytes; the limit is {MAX_METADATA_BYTES}",
             )
         return parsed_metadata(entry, start, end)
     except ProtocolViolation as error:

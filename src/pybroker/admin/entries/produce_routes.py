@@ -190,7 +190,10 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         found = await others.call(base_url(owner.urls, call.scope["scheme"]), "POST", path, body)
         results = msgspec.convert(found, PublishResults)
         if len(results.messagePublishResults) != len(request.messages):
-            raise ServiceNotReady(f"the owner of {name} returned {len(results.messagePublishResults)} results")
+            raise ServiceNotReady(
+                f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
+                f"{len(request.messages)} messages, so it is unknown which messages are stored"
+            )
         return results
     except (AdminError, ServiceNotReady, msgspec.ValidationError) as error:
         is_passing = isinstance(error, ServiceNotReady) or (

@@ -77,7 +77,9 @@ def whole_number(value: int | str, name: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: it must be an integer of 0 or more")
+        raise AdminError(
+            400, f"The message field {name} is {str(value)[:MAX_DIGITS]!r}: expected an integer of 0 or more"
+        )
     return number
 
 

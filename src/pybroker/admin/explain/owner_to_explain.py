@@ -60,7 +60,7 @@ async def explained_elsewhere(call: Call, name: TopicName) -> Response | list[Fi
     except BundleUnloading:
         return [subject.unloading()]
     except (AdminError, ServiceNotReady, TimeoutError) as error:
-        return [subject.without_owner(str(error) or "the broker that decides does not answer")]
+        return [subject.without_owner(str(error) or "the broker that must assign an owner does not respond")]
     except (MetadataError, StoreError) as error:
         session = call.broker.metadata_store.session_report
         unreachable = explain_metadata(f"Topic {name} is not served", session, call.runtime.clock, waits=True)

@@ -101,7 +101,7 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
     try:
         return cursor_values(kind, text, len(start))
     except BadCursor as error:
-        raise AdminError(412, f"after: {error}") from error
+        raise AdminError(412, f"The query parameter after is invalid. {error}") from error
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:

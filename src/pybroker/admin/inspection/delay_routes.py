@@ -103,7 +103,7 @@ async def deliver_at(call: Call) -> Response:
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
     delay = await call.optional_json(Delay)
     if delay is None:
-        raise BadBody('the request needs a body {"deliverAt": milliseconds}')
+        raise BadBody('the request needs a body {"deliverAt": TIME}, in milliseconds since 1970')
 
     async def act(subscription: Subscription) -> None:
         await single_messages.deliver_at(subscription, position, delay.deliverAt)

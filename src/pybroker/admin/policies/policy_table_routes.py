@@ -72,7 +72,7 @@ class LevelCalls:
         if value is None:
             value = level.nothing
         if value is REFUSED:
-            raise BadBody(f"{level.path} needs a value")
+            raise BadBody(f"The policy {level.path} needs a value in the request")
         if value is UNCHANGED or value is None:
             return value
         if value == level.unset_by:
@@ -174,5 +174,5 @@ def _in_query(call: Call, name: str) -> int | None:
     except ValueError:
         value = MAX_SIGNED_32 + 1
     if not -MAX_SIGNED_32 <= value <= MAX_SIGNED_32:
-        raise AdminError(404, f"{name} is {text!r}: it must be an integer of 32 bits")
+        raise AdminError(404, f"The query parameter {name} is {text!r}: expected a 32-bit integer")
     return value

@@ -169,7 +169,7 @@ async def set_replicated(call: Call) -> Response:
     require_persistent_subscription(call, "Replication of a subscription")
     is_replicated = await call.optional_json(bool)
     if is_replicated is None:
-        raise BadBody("the request needs the body true or false")
+        raise BadBody("the request needs a JSON body: true or false")
 
     async def act(subscription: Subscription) -> None:
         await subscription.set_replicated(is_replicated)

@@ -38,7 +38,9 @@ def start_behind(snapshot: bytes) -> Position:
     elif snapshot[:1] == _PRESENT:
         return EARLIEST
     else:
-        raise InvalidSnapshot(f"the value begins with {snapshot[:1]!r}")
+        raise InvalidSnapshot(
+            f"a transaction snapshot begins with the byte {snapshot[:1]!r}, which is not the start of an Avro list"
+        )
     entry_id, at = _read_long(snapshot, at)
     ledger_id, at = _read_long(snapshot, at)
     return Position(ledger_id, entry_id) if ledger_id >= 0 else EARLIEST
@@ -54,7 +56,7 @@ def _read_long(value: bytes, at: int) -> tuple[int, int]:
         at += 1
         if value[at - 1] < 0x80:
             return number >> 1 ^ -(number & 1), at
-    raise InvalidSnapshot(f"a number in {value!r} does not end")
+    raise InvalidSnapshot(f"an Avro number in the transaction snapshot {value!r} is truncated")
 
 
 def _long(number: int) -> bytes:

@@ -148,4 +148,4 @@ class ReadLeases:
             self.drop_ended(now_ms)
         if not self.shares.may_take(holder, self._max_in_all):
             why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
-            raise TooManyLeases(f"the broker cannot grant a read lease on {why}: {topic}")
+            raise TooManyLeases(f"the broker cannot grant a read lease on {topic}: {why}")

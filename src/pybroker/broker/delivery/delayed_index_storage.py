@@ -113,7 +113,9 @@ class DelayedIndexStorage(CursorOwner):
         """Store a changed delivery time. Durable on return. Raises StoreError."""
         await self._announce()
         if not self._record_id or self.is_closed:
-            raise StoreError(f"subscription {self._subscription_name} is closed")
+            raise StoreError(
+                f"the delivery time of message {position} cannot be stored: subscription {self._subscription_name} is being closed"
+            )
         self.store_runs()  # the runs that were created before the record existed
         stored, done = completion()
         self._cursor_store.append_delta(self._record_id, encode_more((), [(position, due_ms)]), done)

@@ -79,7 +79,9 @@ class OtherBrokers:
         """
         name = topic_in(bundle)
         if name is None:
-            raise ServiceNotReady(f"no name of a topic was found for the range of {bundle}")
+            raise ServiceNotReady(
+                f"bundle {bundle} cannot be looked up: no topic name was found whose hash is in its range"
+            )
         authoritative = "true" if is_authoritative else "false"
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"
         await self.call(base_url, "GET", f"{path}?authoritative={authoritative}", patience_s=patience_s)

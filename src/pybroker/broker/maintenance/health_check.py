@@ -35,7 +35,7 @@ class HealthCheck:
     async def run(self) -> None:
         """Check the broker. Raises BrokerError if a message cannot be stored or read back."""
         if not self._presence.takes_clients:
-            raise ServiceNotReady("the broker is starting or stopping")
+            raise ServiceNotReady("the health check cannot run: the broker is starting or stopping")
         try:
             async with asyncio.timeout(TIMEOUT_S), self._running:
                 await self._metadata_store.get(metadata_paths.cluster(self._runtime.config.cluster_name))

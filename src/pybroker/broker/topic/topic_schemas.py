@@ -56,8 +56,8 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(
-            f"this {schema.type.name} schema cannot be used: topic {topic.name} has no version with it, and "
-            "clients may not add versions (isAllowAutoUpdateSchema)"
+            f"the {schema.type.name} schema of the producer is not registered on topic {topic.name}, and clients may not "
+            "register schemas (isAllowAutoUpdateSchema=false): register the schema with the REST API"
         )
     return version
 
