@@ -24,7 +24,6 @@ _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Check that the broker can enforce the configured authorization. Raises ConfigError."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
@@ -66,7 +65,6 @@ class AuthorizationService:
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def may_all(self, role: str | None) -> bool:
-        """Return whether the role is a superuser, or authorization is disabled."""
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:

@@ -52,7 +52,7 @@ class FilteredEntry:
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """Decoded message metadata. Raises ProtocolViolation if the metadata is invalid."""
+        """Decoded message metadata. Raises ProtocolViolation."""
         return message_metadata(self.payload)
 
 

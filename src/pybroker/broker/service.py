@@ -322,7 +322,6 @@ class BrokerService:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
-        """Publish a message and read it back. Raises BrokerError."""
         await self._health.run()
 
     async def hand_over(self) -> None:

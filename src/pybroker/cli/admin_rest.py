@@ -112,7 +112,6 @@ class AdminRest:
                 return
 
     def partitions(self, topic: TopicName) -> list[TopicName]:
-        """Return the topic's partitions, or the topic itself if it is not partitioned."""
         if topic.partition_index >= 0:
             return [topic]
         count = int(self.get(f"{path_of(topic)}/partitions")["partitions"])

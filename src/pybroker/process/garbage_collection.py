@@ -1,10 +1,9 @@
 """Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A full collection visits every object, which takes a quarter of a second for 10,000 topics. Therefore objects that
-survived two young collections are frozen, so that automatic collections do not visit them. Reference counting still
-frees them, but not cycles such as unloaded topics. A full collection runs when the process is nearly idle and frozen
-objects have grown by half, or as many were released with their topics; and when frozen objects have tripled and a
-million more were added.
+A full collection takes a quarter of a second for 10,000 topics. Therefore objects that survived two young collections
+are frozen, so that automatic collections do not visit them. Reference counting still frees them, but not cycles such as
+unloaded topics. A full collection runs when the process is nearly idle and frozen objects have grown by half, or as
+many were released with their topics; and when frozen objects have tripled and a million more were added.
 
 The settings apply to the whole interpreter, so an embedded broker has no such policy.
 """

@@ -1,6 +1,6 @@
 """Event loop watchdog: measures the event loop's lag, and logs the callback that blocks it.
 
-A timer signal runs inside the current callback if the event loop does not tick in time, and can log its stack. The
+If the event loop does not tick in time, a timer signal runs inside the current callback and logs its stack. The
 callback is blamed if the thread used the CPU for the length of the limit, or was idle for the whole limit. Otherwise
 the process had no CPU, which is counted as starved, and checked again.
 """

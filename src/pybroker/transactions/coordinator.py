@@ -145,7 +145,7 @@ class Coordinator:
 
     @property
     def is_read(self) -> asyncio.Event:
-        """Set when the log has been read or the coordinator is closed."""
+        """Event that is set when the log has been read or the coordinator is closed."""
         return self._ready
 
     def _not_ready(self) -> ServiceNotReady:

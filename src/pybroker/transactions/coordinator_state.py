@@ -121,7 +121,6 @@ class Transaction:
     def add(
         self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]], as_sent: Mapping[str, str]
     ) -> None:
-        """Add participants; known ones are ignored."""
         for name, sent in as_sent.items():
             if name not in self.as_sent:
                 self.as_sent[name] = sent
@@ -161,7 +160,6 @@ class CoordinatorState:
         return next(iter(self._live)) - 1 if self._live else self.last_least
 
     def transactions(self) -> Iterable[Transaction]:
-        """The transactions that have not ended, the oldest first."""
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
@@ -169,7 +167,6 @@ class CoordinatorState:
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
-        """Return the transaction. Raises TransactionNotFound if it has ended or is unknown."""
         found = self._live.get(txn_id.least)
         if found is None:
             raise not_found(txn_id)

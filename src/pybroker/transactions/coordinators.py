@@ -87,7 +87,6 @@ class Coordinators:
         return DEFAULT_COORDINATORS if document is None else document.partitions
 
     def require_enabled(self) -> None:
-        """Raise NotAllowedError if transactions are disabled."""
         if not self.is_enabled:
             raise NotAllowedError(NOT_ENABLED)
 
@@ -102,7 +101,8 @@ class Coordinators:
     def find(self, coordinator_id: int) -> Coordinator:
         """Return a started coordinator.
 
-        Raises TransactionCoordinatorNotFound, also if another broker runs it: clients look it up again after this error only.
+        Raises TransactionCoordinatorNotFound, also if another broker runs it, because clients repeat the lookup only
+        after this error.
         """
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
@@ -122,7 +122,9 @@ class Coordinators:
             self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator when it is ready. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
+        """Return a started coordinator when it has read its log. Raises TransactionCoordinatorNotFound,
+        ServiceNotReady.
+        """
         found = self.find(coordinator_id)
         await found.ready()
         return found

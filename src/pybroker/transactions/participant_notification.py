@@ -85,7 +85,6 @@ class Endings:
         return len(self._by_id)
 
     def find(self, txn_id: TxnId) -> Ending | None:
-        """Return the pending end of a transaction, or None."""
         return self._by_id.get(txn_id)
 
     def begin(self, txn_id: TxnId, action: TxnAction, participants: list[Participant]) -> None:

@@ -21,7 +21,7 @@ class Timeouts:
 
     @property
     def next_ms(self) -> float | None:
-        """The time at which `due` must be called next; None without transactions."""
+        """Time in milliseconds (monotonic clock) at which `due` must be called next; None without transactions."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, least: int, due_ms: float) -> None:

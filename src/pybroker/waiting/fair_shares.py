@@ -1,13 +1,11 @@
 """Shares of a limited resource whose units stay with their holders until the holders give them back. Pure.
 
-A resource has a limit in units (transactions, leases, streams, bytes). A client could exhaust it by keeping units,
-which the broker cannot take away. The rule:
+A client could exhaust a resource (transactions, leases, streams, bytes) by keeping its units. The rule:
 
 - one sixteenth of the limit is reserved for superusers;
 - a holder may take more units while it has less than three times the free unreserved units.
 
-So a single holder gets at most three quarters of the unreserved units, two get three sevenths each, and a new holder
-always finds free units.
+So a single holder gets at most three quarters of the unreserved units, and a new holder always finds free units.
 """
 
 from __future__ import annotations

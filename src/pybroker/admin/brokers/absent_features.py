@@ -1,6 +1,5 @@
-"""REST routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
-
-Admin tools call these routes before they use a feature. The responses are those of a Pulsar broker without the feature.
+"""REST routes of Pulsar features that this broker does not have: functions, IO connectors, packages. Admin tools call
+them.
 """
 
 from __future__ import annotations

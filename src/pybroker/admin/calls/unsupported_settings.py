@@ -1,7 +1,6 @@
 """Settings that are stored without effect. A request that sets one causes a warning in the response and in the log.
 
-docs/reference/differences.md lists the same settings ("Not here yet"). A value that needs no missing feature, such as
-replication to this cluster only, causes no warning.
+docs/reference/differences.md lists the same settings ("Not here yet").
 """
 
 from __future__ import annotations

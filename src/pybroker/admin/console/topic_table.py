@@ -1,7 +1,4 @@
-"""Table of all topics with their figures, for the topic list of the web console. All viewers share it for two seconds.
-
-Without requests, no table is computed. Its computation yields to the event loop every 2 ms.
-"""
+"""Table of all topics with their figures, for the topic list of the web console. All viewers share it for two seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Check of the Host header in HTTP requests without credentials, to prevent DNS rebinding.
 
-A web page of another site can make its own host name resolve to this machine, and then read the broker's responses. The
-Host header of such requests contains the name of the other site.
+With DNS rebinding, a web page of another site makes its own host name resolve to this machine, and then reads the
+broker's responses. The Host header contains that name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Strict parsing of HTTP requests, to prevent request smuggling.
-
-A head is rejected if a line does not end in CR LF, a header is folded, or both Content-Length and Transfer-Encoding are
-set. A body is rejected if its chunks are so small that parsing costs many times their size.
+"""Strict parsing of HTTP requests, to prevent request smuggling. Rejects ambiguous heads, and bodies in very small
+chunks.
 """
 
 from __future__ import annotations

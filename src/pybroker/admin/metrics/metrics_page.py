@@ -32,9 +32,7 @@ class MetricsPage:
         self._broker_lines = BrokerLines(broker, rates, self._samples)
 
     def slices(self) -> Iterator[str]:
-        """Yield the text of the page in parts, some of which are empty. Each part takes one time slice of the event
-        loop.
-        """
+        """Yield the text of the page in parts, one per time slice of the event loop. Some parts are empty."""
         return sliced(self._pieces(), self._runtime.clock)
 
     def _pieces(self) -> Iterator[str]:

@@ -34,7 +34,6 @@ class Usage(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Usage in percent of the limit; 0 for an unknown limit."""
         return 100 * self.usage / self.limit if self.limit > 0 else 0.0
 
 

@@ -1,8 +1,4 @@
-"""JSON of a topic's `stats`, in Pulsar's format.
-
-A generator builds the document from snapshots (`broker/snapshots`) in short steps, so that thousands of consumers do
-not block the event loop. Sums cover exactly the subscriptions in the document.
-"""
+"""JSON of a topic's `stats`, in Pulsar's format, built from snapshots (`broker/snapshots`) in short steps."""
 
 from __future__ import annotations
 

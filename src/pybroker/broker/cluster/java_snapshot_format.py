@@ -1,8 +1,4 @@
-"""Avro format of TransactionBufferSnapshot, in which Java brokers store a topic's aborted transactions. Pure.
-
-A snapshot contains the ids of aborted transactions, the max read position, and the topic name. It does not contain the
-positions of the aborted messages.
-"""
+"""Avro format of TransactionBufferSnapshot, in which Java brokers store a topic's aborted transactions. Pure."""
 
 from __future__ import annotations
 

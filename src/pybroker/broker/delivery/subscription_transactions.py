@@ -70,8 +70,8 @@ class SubscriptionTransactions(Stage):
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Add a pending ack that lasts until `txn` ends. The client receives ACK_RESPONSE when the pending ack is
-        durable.
+        """Add a pending ack with the effect `what`, which lasts until `txn` ends. The client receives ACK_RESPONSE when
+        the pending ack is durable.
         """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(

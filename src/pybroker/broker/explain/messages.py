@@ -1,9 +1,7 @@
 """Findings about one message: which consumer has it, why it waits, or why it is never delivered.
 
-Each rule recognizes one state of a message. The first rule that applies decides, so their order matters.
-
-The rules do no IO. A rule that needs the stored entry, or needs to know whether the compacted view contains the entry,
-returns a `Want`. The caller performs that read and then calls all rules again.
+The first rule that applies decides, so their order matters. The rules do no IO: a rule that needs the stored entry or
+the compacted view returns a `Want`, and the caller performs that read and calls all rules again.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ PIECE = 200
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
-    """Convert a monotonic time to milliseconds since 1970."""
     return round(clock.wall_ms() - (clock.monotonic_ms() - monotonic_ms))
 
 

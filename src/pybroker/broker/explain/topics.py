@@ -50,7 +50,7 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return the reason as a clause that begins with "its producer"."""
+        """Clause for findings that begins with "its producer"."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"

@@ -30,7 +30,7 @@ LEADER_WAIT_S = 5.0
 
 
 class BundleHandover:
-    """Used once, after the broker has left the cluster."""
+    """Handover of all bundles, used once, after the broker has left the cluster."""
 
     def __init__(self, runtime: Runtime, ownership: BundleOwnership, others: OtherBrokers, per_s: int) -> None:
         """`per_s`: maximum number of bundles per second; 0 for no limit."""

@@ -24,6 +24,5 @@ class ChangeLocks:
         self.namespaces: KeyedLock[NamespaceName] = KeyedLock(wait_context)
 
     async def passed(self, name: TopicName) -> None:
-        """Wait until no task changes the namespace or partitioned topic of `name`."""
         await self.namespaces.passed(name.namespace)
         await self.partitioned.passed(name.partitioned_name)

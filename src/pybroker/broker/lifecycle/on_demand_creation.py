@@ -1,7 +1,4 @@
-"""On-demand creation of a topic when a client first uses its name: a non-partitioned topic or a missing partition.
-
-If automatic creation is configured for partitioned topics, a client's request for the partition count creates one.
-"""
+"""On-demand creation of a topic when a client first uses its name: a non-partitioned topic or a missing partition."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Requests for a persistent topic that is being closed or deleted wait. When the broker stops, it first notifies all
 clients, so that they can look for another broker. Many topics are closed concurrently, because their writes share
-batches. For 20,000 topics with clients on 2 cores, the last client is notified after 1.4 s, and the process ends after
-8 s.
+batches.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class TopicClosing:
             logs.warning("clients.unanswered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
 
     async def close_all(self) -> None:
-        """Notify the clients, then close all loaded topics, at most `maxConcurrentTopicCloses` concurrently."""
+        """Notify the clients, then close all loaded topics."""
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()

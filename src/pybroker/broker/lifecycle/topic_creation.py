@@ -108,7 +108,6 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is marked for deletion")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task is changing the namespace or partitioned topic of `name`."""
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
             return False

@@ -1,8 +1,8 @@
 """Loading of persistent topics. Concurrent requests share one load per topic; a queue limits concurrent loads.
 
 At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; topics that the broker itself needs
-are loaded immediately. A queued load is dropped when no request waits for it. A load never waits for an operation on a
-partitioned topic or namespace, because these wait for loads; it fails with TopicChanging, and the request retries.
+are loaded immediately. A load never waits for an operation on a partitioned topic or namespace, because these wait for
+loads; it fails with TopicChanging, and the request retries.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TopicLoading:
         return len(self._loads)
 
     def names(self) -> list[TopicName]:
-        """Return the names of topics that are being loaded or are queued for loading."""
+        """Return the names of topics that are being loaded or wait for it."""
         return [load.name for load in self._loads.values()]
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:

@@ -1,8 +1,4 @@
-"""Notification of topic list watchers (PIP-145). Several changes are combined into one update.
-
-The pause after an update grows with the cost of the update, so the creation of ten thousand topics causes only a few.
-Watchers survive the deletion of their namespace.
-"""
+"""Notification of topic list watchers (PIP-145). Several changes are combined into one update."""
 
 from __future__ import annotations
 

@@ -62,7 +62,6 @@ class InactiveTopics:
 
 
 def is_active(topic: TopicBase) -> bool:
-    """Return whether `topic` is in use or contains messages that must be kept."""
     if topic.producers or topic.broker_context.read_leases.on(str(topic.name), topic.runtime.clock.monotonic_ms()):
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:

@@ -29,11 +29,9 @@ class TopicPolicyTable:
             table[event.topic] = event.stored
 
     def local(self, topic: TopicName) -> StoredPolicies | None:
-        """Return the policies of `topic` that apply only in this cluster."""
         return self._local.get(topic)
 
     def of_all_clusters(self, topic: TopicName) -> StoredPolicies | None:
-        """Return the policies of `topic` that all clusters share."""
         return self._global.get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:

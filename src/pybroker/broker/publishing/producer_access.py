@@ -1,10 +1,8 @@
-"""Access of producers to a topic: rules of the access modes and the topic epoch.
+"""Access of producers to a topic: rules of the access modes and the topic epoch. Pure.
 
-The access modes are Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive.
-
-Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases
-except free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive,
-F: ExclusiveWithFencing, W: WaitForExclusive):
+A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases except
+free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive, F:
+ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over
@@ -13,12 +11,11 @@ F: ExclusiveWithFencing, W: WaitForExclusive):
     held                    ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
 
 Each take-over increments the epoch, which begins at 0. The caller stores the new epoch durably, then calls `took_over`,
-then responds to the producer. In between, the producer *claims* the topic: the topic accepts no other producers and
-still has the old epoch.
+then responds to the producer. In between, the producer *claims* the topic, which accepts no other producers.
 
-A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken
-over since, and the producer becomes the holder again with the same epoch. If it is older, the producer is fenced,
-because its unsent messages must not follow the messages of its successor.
+A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, the producer becomes the
+holder again. If it is older, the producer is fenced, because its unsent messages must not follow the messages of its
+successor.
 """
 
 from __future__ import annotations
@@ -158,7 +155,6 @@ class ProducerAccess(Generic[P]):
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
-        """Return the epoch that `producer` claims, or None."""
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:

@@ -81,7 +81,6 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
-        """Pending acks of open transactions; None if there are none."""
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:

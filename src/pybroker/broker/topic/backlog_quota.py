@@ -105,7 +105,6 @@ async def exceeded_if_known(topic: Topic) -> Exceeded | None:
 
 
 def may_be_exceeded(topic: Topic) -> bool:
-    """Return whether the topic has a quota that can reject producers."""
     size, age = topic.policies.size_quota, topic.policies.age_quota
     is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
     return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)

@@ -76,7 +76,7 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """Return the publish time in milliseconds since 1970; older messages are evicted."""
+    """Return the publish time, in milliseconds since 1970, before which messages are evicted."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 

@@ -150,7 +150,6 @@ class TransactionBuffer:
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
-        """Record that `entries` messages could not be stored."""
         left = self._in_flight[txn] - entries
         assert left >= 0, "more results than messages in flight"
         if left:

@@ -105,7 +105,6 @@ class EntryReads:
 
     @property
     def has_more(self) -> bool:
-        """Return whether a readable entry exists at the read position."""
         if isinstance(self._next, CompactedReads):
             return self._next.has_more()
         ledger, cursor = self._cursor.ledger, self._cursor
@@ -114,7 +113,6 @@ class EntryReads:
 
     @property
     def waits_for_transaction(self) -> bool:
-        """Return whether an open transaction makes the next entry unreadable."""
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 

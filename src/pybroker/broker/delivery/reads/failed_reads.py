@@ -29,7 +29,9 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt."""
+        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt.
+        `is_lasting`: the entries are permanently unreadable.
+        """
         self.count += 1
         self.reason = str(error)
         if self.count == 1:

@@ -230,7 +230,6 @@ def rate_of(options: argparse.Namespace) -> RateLimit:
 
 
 def run_told(work: Any, *arguments: Any) -> Any:
-    """Call `work`, and convert its expected errors to CommandFailed."""
     from pybroker.errors import StoreError  # noqa: PLC0415
     from pybroker.local_store.data_directory import DataDirectoryInUse, ForeignDirectory  # noqa: PLC0415
 
