@@ -175,8 +175,8 @@ def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actio
     names = " or ".join(action.value for action in actions)
     call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
     return AuthorizationError(
-        f"role {role!r} {what}: it lacks the permission {names} on namespace {namespace}. "
-        f"An administrator of tenant {namespace.tenant} can grant it: {call}"
+        f"role {role!r} {what}: the permission {names} on namespace {namespace} is missing. "
+        f"An administrator of tenant {namespace.tenant} can grant the permission: {call}"
     )
 
 

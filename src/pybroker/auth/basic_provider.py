@@ -60,7 +60,11 @@ class BasicProvider(AuthenticationProvider):
         except UnicodeDecodeError:
             raise AuthenticationError("the user name or the password is not UTF-8") from None
         if not colon:
-            raise AuthenticationError("no user and password were sent" if not data else "expected user:password")
+            raise AuthenticationError(
+                "the client sent no user and password"
+                if not data
+                else "the credentials must have the form user:password"
+            )
         return user, password
 
     def row_of(self, user: str) -> str:

@@ -66,7 +66,7 @@ class TokenProvider(AuthenticationProvider):
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if not data:
-            raise AuthenticationError("no token was sent")
+            raise AuthenticationError("the client sent no token")
         if len(data) > MAX_TOKEN_BYTES:
             raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
         claims = self._verified_claims(data)
@@ -89,12 +89,12 @@ class TokenProvider(AuthenticationProvider):
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
-            raise AuthenticationError("the token is not valid yet")
+            raise AuthenticationError("the token is not valid yet: check its claim nbf and the clocks")
         expires_s = _time_claim(claims, "exp")
         if expires_s is None:
             return None
         if now_s - skew_s >= expires_s:
-            raise AuthenticationError("the token has expired")
+            raise AuthenticationError("the token has expired: connect with a new token")
         return expires_s + skew_s
 
     def _require_audience(self, claims: dict[str, Any]) -> None:

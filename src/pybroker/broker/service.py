@@ -278,7 +278,8 @@ class BrokerService:
         return self.ledgers.store.refusal()
 
     def cluster_client(self) -> PulsarClient:
-        """Return the broker's own client of its cluster, with the current settings. Raises AccessRefused.
+        """Return the broker's own client of its cluster, with the current settings. Raises AccessRefused for invalid
+        settings.
 
         If the settings have changed, users of the previous client receive an error and call this again.
         """

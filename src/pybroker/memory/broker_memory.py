@@ -91,8 +91,8 @@ class Memory:
         return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
-        """Wait for `size_bytes` of `part`, in turn for each `group` (such as a connection). Return the number of bytes
-        granted, which the caller must give back.
+        """Wait for `size_bytes` of `part`. Waiting tasks are served round robin by `group` (such as a connection).
+        Return the number of bytes granted, which the caller must give back.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.follow(part.ask(turn, group, size_bytes, self._clock.monotonic_ms()))
@@ -139,7 +139,7 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes`, in turn for each `group`. Call this only once."""
+        """Wait for `size_bytes`. Waiting operations are served round robin by `group`. Call this only once."""
         assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))

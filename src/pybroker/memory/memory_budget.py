@@ -188,7 +188,8 @@ class Part(Generic[T]):
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
-        """Request `size_bytes`, or the part's maximum if that is less, for `waiter`, in turn for each `group`.
+        """Request `size_bytes` of the part, or its maximum if that is less. Waiting requests are served round robin by
+        `group`.
 
         The result contains `waiter` if the request is granted; otherwise it waits. `took` returns the granted amount.
         """

@@ -85,7 +85,7 @@ class CoordinatorContext:
         self.limits = TransactionLimits(runtime.config)
 
     def admit_waiting(self) -> None:
-        """Serve requests of all coordinators that wait for memory."""
+        """Let requests of all coordinators that wait for memory continue, as far as memory is available."""
         for each in self.coordinators.values():
             each.admit_waiting()
 
@@ -310,8 +310,8 @@ class Coordinator:
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name`, durably. Return their number. Participants are notified in
-        the background. Raises StoreError, ServiceNotReady.
+        """Abort all open transactions of the holder `name` (role or address), durably. Return their number.
+        Participants are notified in the background. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -572,7 +572,9 @@ class Coordinator:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name`, durably. Return the number of sinks. Raises StoreError, ServiceNotReady."""
+        """Delete all sinks of the holder `name` (role or address), durably. Return their number. Raises StoreError,
+        ServiceNotReady.
+        """
         await self.ready()
         found = self.state.marks.of(name)
         for sink in found:

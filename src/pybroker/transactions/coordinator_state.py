@@ -173,7 +173,7 @@ class CoordinatorState:
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """Set the holder of a transaction. The log does not contain holders that are connections."""
+        """Set the holder (role or address) whose fair share the transaction uses. The log does not contain addresses."""
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)
@@ -238,8 +238,9 @@ class CoordinatorState:
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
-        """Return the log record that begins the end; None if it has begun. Raises InvalidTxnStatus if the opposite end
-        is in progress, and for a transaction of a sink, which is committed only with its batch (`together`).
+        """Return the log record that starts the commit or abort (`action`); None if it has started. Raises
+        InvalidTxnStatus if the opposite is in progress, and for committing a transaction of a sink, which `together`
+        does.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -251,7 +252,7 @@ class CoordinatorState:
             )
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} is {transaction.status}: it cannot become {_ENDING[action]} any more"
+                f"transaction {transaction.id} is {transaction.status} and cannot become {_ENDING[action]} any more"
             )
         return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 

@@ -64,5 +64,5 @@ class LogPositions:
         return found
 
     def given_up(self, key: PlaceKey) -> None:
-        """Record that a result of `to_write_again` was not written again."""
+        """Record that the state of `key`, a result of `to_write_again`, was not written again."""
         self._being_written.discard(key)

@@ -1,14 +1,13 @@
-"""Sinks: targets of numbered batches, such as a Spark query. The transactions of a batch commit together, and each
-batch commits once. Pure.
+"""Rules of sinks: all transactions of a numbered batch are committed together, and each batch once. Pure.
 
-A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no
-effect. One log record both moves the mark and commits the batch's transactions.
+A sink is the name under which a program (the writer), such as a Spark query, writes batches. It has a mark: its last
+committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no effect. One log record both
+moves the mark and commits the batch's transactions.
 
-A mark belongs to a writer: the program that numbers the batches (a query with its checkpoint). Another writer numbers
-its batches independently, so it is refused until it explicitly takes over.
+Another writer numbers its batches independently, so it is refused until it explicitly takes over.
 
-The number of marks is limited, and each holder has a share (`waiting/fair_shares.py`). At the limit, a new sink
-replaces the least recently moved mark if that has not moved for the retention time; otherwise it is refused.
+The number of marks is limited, and each holder (role or address) has a share (`waiting/fair_shares.py`). At the limit,
+a new sink replaces the least recently moved mark if that has not moved for the retention time; otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class Marks:
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
-        """Return whether the batch of `label`, or a later one, was committed. Raises AuthorizationError, and
-        InvalidTxnStatus for another writer unless `takes_over`.
+        """Return whether the batch of `label`, or a later one, was committed. Raises AuthorizationError if the sink
+        belongs to another role, and InvalidTxnStatus for another writer unless `takes_over`.
         """
         mark = self._marks.get(label.sink)
         if mark is None:
@@ -126,7 +125,7 @@ class Marks:
         )
 
     def put(self, sink: str, mark: Mark) -> None:
-        """Store the mark of `sink` as the most recently changed one."""
+        """Store the last committed batch of `sink`."""
         holder = self._holders.get(sink)
         self.remove(sink)
         self._marks[sink] = mark
@@ -135,8 +134,8 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Charge the mark to the holder `name`, unless a role owns the mark or its holder is known. The log contains
-        roles, but no addresses.
+        """Count the mark of `sink` for the holder `name` (an address), unless a role owns the mark. The log does not
+        contain addresses.
         """
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
@@ -144,7 +143,7 @@ class Marks:
             self._hold(sink, name)
 
     def of(self, name: str) -> list[str]:
-        """Return the sinks whose marks are charged to the holder `name`."""
+        """Return the sinks whose marks count for the holder `name` (role or address)."""
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
@@ -159,7 +158,7 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """Restore the order after the log was read, because rewritten marks are at its end."""
+        """Sort the marks by their last commit after the log was read, because rewritten marks are at its end."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 

@@ -1,5 +1,4 @@
-"""Slots for new transactions: limited by number per coordinator, and by the memory of the transactions of all
-coordinators.
+"""Slots for new transactions: a limit of their number per coordinator, and of the memory of all transactions.
 
 A request waits while its holder (role or address) has used its fair share. Waiting holders are served round robin. When
 too many requests wait, the newest request of the holder with most waiting requests is refused.

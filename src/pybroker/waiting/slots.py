@@ -1,5 +1,4 @@
-"""A limited number of slots, such as connections. When all are in use, a new occupant displaces the oldest unsettled
-one.
+"""A limited number of slots, such as connections, of which a new occupant can displace the oldest unsettled one.
 
 Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
 clients that connect and send nothing keep no other client out.
@@ -45,7 +44,7 @@ class Slots(Generic[T]):
         return self._counts[address]
 
     def admit(self, occupant: T, address: str) -> Admission[T]:
-        """Give a slot to `occupant` if possible. The occupant is unsettled until `settle`."""
+        """Give a slot to `occupant` if possible, and return the result. The occupant is unsettled until `settle`."""
         assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
         if 0 < self._limit_per_address <= self._counts[address]:

@@ -1,5 +1,6 @@
-"""REST routes of Pulsar features that this broker does not have: functions, IO connectors, packages. Admin tools call
-them.
+"""REST routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
+
+Admin tools call these routes before they use a feature.
 """
 
 from __future__ import annotations
@@ -39,4 +40,4 @@ async def refuse_functions(_call: Call) -> Response:
 
 async def refuse_packages(_call: Call) -> Response:
     """Return 503, because the broker has no package storage."""
-    raise AdminError(503, "Package management is not supported by this broker")
+    raise AdminError(503, "Packages cannot be used: this broker has no package storage")

@@ -17,14 +17,16 @@ def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exi
 
 
 def administered_namespace(call: Call) -> NamespaceName:
-    """Return the namespace in the path, if the role administers its tenant. Raises AuthorizationError otherwise."""
+    """Return the namespace in the path. Raises AdminError 403 unless the role administers its tenant, 404 if the tenant
+    does not exist.
+    """
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
     return namespace
 
 
 def superusers_namespace(call: Call) -> NamespaceName:
-    """Return the namespace in the path, if the role is a superuser. Raises AuthorizationError otherwise."""
+    """Return the namespace in the path. Raises AdminError 401 unless the role is a superuser."""
     namespace = call.namespace_name()
     call.require_superuser()
     return namespace

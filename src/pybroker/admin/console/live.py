@@ -211,7 +211,7 @@ class LiveSampler:
             del self._watched[subject]  # drops the points
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder` at their next point. Return their number."""
+        """End all streams of `holder` (role or address) at their next point. Return their number."""
         found = [stream for stream in self._streams if stream.holder.name == holder and not stream.is_ended]
         for stream in found:
             stream.is_ended = True

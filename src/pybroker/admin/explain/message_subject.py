@@ -1,6 +1,4 @@
-"""Explanation of one message: applies the rules of `broker/explain/messages.py`, and reads the entry if a rule needs
-it.
-"""
+"""Explanation of one message: applies the rules of `broker/explain/messages.py`, and reads the entry if necessary."""
 
 from __future__ import annotations
 

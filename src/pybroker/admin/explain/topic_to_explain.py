@@ -1,5 +1,6 @@
-"""Loading of the topic to explain. An explanation waits at most `LOAD_WAIT_S` seconds for a topic that is being loaded
-or closed.
+"""Loading of the topic to explain.
+
+An explanation waits at most `LOAD_WAIT_S` seconds for a topic that is being loaded or closed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Strict parsing of HTTP requests, to prevent request smuggling. Rejects ambiguous heads, and bodies in very small
-chunks.
+"""Strict parsing of HTTP requests, to prevent request smuggling.
+
+Rejects ambiguous heads, and bodies in very small chunks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Table of the policies with a single value: REST names, storage, and the differences between their routes, as in
-Pulsar.
-"""
+"""Table of the policies with a single value: REST names, storage, and differences between their routes, as in Pulsar."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""REST routes of sinks: a program writes numbered batches, and one call commits all transactions of a batch exactly
-once.
+"""REST routes of sinks: one call commits all transactions of a numbered batch exactly once.
 
-Not in Pulsar. The rules are in `transactions/sinks.py`. A role that may produce to any topic can create a sink. After
-the first commit, only this role and superusers may use the sink. `open` and `commit` both check this.
+Not in Pulsar. A sink is the name under which a program writes numbered batches; `transactions/sinks.py` has the rules.
+A role that may produce to any topic can create a sink. After the first commit, only this role and superusers may use
+it. `open` and `commit` both check this.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)

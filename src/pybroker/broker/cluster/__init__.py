@@ -1,3 +1,4 @@
-"""Transactions of a cluster whose participants or coordinators other brokers serve. Start with
-`remote_participants.py`.
+"""Transactions of a cluster whose participants or coordinators other brokers serve.
+
+Start with `remote_participants.py`.
 """

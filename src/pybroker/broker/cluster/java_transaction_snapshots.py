@@ -121,7 +121,9 @@ class _ReadSnapshots:
         self._begun = self._last_complete = 0  # numbers of readings
 
     async def read_now(self, client: Callable[[], PulsarClient]) -> None:
-        """Wait until all snapshots that were published before this call have been read. Raises one of `_FAILURES`."""
+        """Wait until all snapshots that were published before this call have been read. Raises the errors of the
+        cluster client.
+        """
         begun_before = self._begun
         async with self._lock:
             if self._last_complete > begun_before:

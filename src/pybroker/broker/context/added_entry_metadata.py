@@ -75,7 +75,9 @@ class EntryMetadata:
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """Release the indexes of the last `message_count` messages, which were not stored."""
+        """Make the indexes of the last `message_count` messages available again, because these messages were not
+        stored.
+        """
         if self._added.index:
             self._given -= message_count
             assert self._document.last_index is not None

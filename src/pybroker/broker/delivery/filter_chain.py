@@ -46,8 +46,8 @@ class FilterJury:
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """Return the first verdict of the filters, in order, other than ACCEPT. An exception in a filter counts as
-        RESCHEDULE and is logged once.
+        """Apply the entry filters in order. Return the first verdict other than ACCEPT, else ACCEPT. An exception in a
+        filter counts as RESCHEDULE and is logged once.
         """
         try:
             for each in self.filters:

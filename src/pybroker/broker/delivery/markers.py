@@ -1,7 +1,7 @@
-"""Step of dispatching that removes entries which consumers never receive: markers, and messages of aborted
-transactions.
+"""Step of dispatching that removes entries which consumers never receive: markers, and aborted messages.
 
-Markers are messages from broker to broker. They use no permits, and are acknowledged when they are read.
+Markers are messages from broker to broker. They use no permits, and are acknowledged when they are read. Aborted
+messages belong to aborted transactions.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ async def deliver_now(subscription: Subscription, position: Position) -> None:
     """
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
-        raise AdminError(409, f"Message {position} is not delayed")
+        raise AdminError(409, f"Message {position} is not delayed: the broker delivers it in the usual order")
     await subscription.delayed.change(position, 0)
 
 
@@ -173,7 +173,7 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
     """Check that the entry is unacknowledged. Raises AdminError 404 if it does not exist, 409 if it is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
-        raise AdminError(409, f"Message {position} is acknowledged")
+        raise AdminError(409, f"Message {position} is already acknowledged on subscription {subscription.name}")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:

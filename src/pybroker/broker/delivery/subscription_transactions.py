@@ -284,7 +284,7 @@ class SubscriptionTransactions(Stage):
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Park entries with pending transaction acks. Return the remaining entries."""
+        """Park entries with pending transaction acks, so that no consumer receives them. Return the remaining entries."""
         held = self._cursor.state.held
         if not held:
             if self._parked:

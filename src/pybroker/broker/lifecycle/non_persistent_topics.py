@@ -61,7 +61,7 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Create `name`, for a caller that may create topics. Return False if it exists.
+        """Create the topic `name`. Return False if it exists. The caller has checked the permission.
 
         Raises NotAllowedError, TopicNotFound, TopicChanging.
         """

@@ -247,7 +247,7 @@ class TopicLoading:
     # --- creation ----------------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name` without loading it, for a caller that may create topics. Return False if it exists."""
+        """Create the topic `name` without loading it. Return False if it exists. The caller has checked the permission."""
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)

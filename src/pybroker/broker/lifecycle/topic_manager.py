@@ -79,7 +79,7 @@ class Topics:
             self._creation.require_loadable(name)
             return topic
         if not name.is_persistent:
-            raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
+            raise NotAllowedError(f"The operation is not possible on the non-persistent topic {name}")
         if not self._broker_context.runtime.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
 
@@ -118,8 +118,8 @@ class Topics:
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name`, for a caller that may create topics. Return False if it exists. A persistent topic is not
-        loaded.
+        """Create the topic `name`. Return False if it exists. A persistent topic is not loaded. The caller has checked
+        the permission.
         """
         if name.is_persistent:
             return await self._loading.make(name, properties)

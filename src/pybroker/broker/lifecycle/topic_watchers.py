@@ -72,8 +72,8 @@ class TopicWatchers(TopicListener):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the topic names of the list, once per list. Raises NotAllowedError above `MAX_WATCHED_NAMES`, or without
-        enough memory.
+        """Read the topic names of the watched list, unless they were read. Raises NotAllowedError above
+        `MAX_WATCHED_NAMES`, or without enough memory.
         """
         while not watched.is_loaded:
             loading = self._loading.get(watched)

@@ -1,5 +1,4 @@
-"""End of transactions at their participants: topics and subscriptions on this broker and on other brokers of the
-cluster.
+"""End of transactions at their participants: topics and subscriptions on this broker and on other brokers.
 
 A participant that does not exist counts as success. The caller retries all other failures.
 """

@@ -48,7 +48,9 @@ class PublishThrottle:
         return passing
 
     def wait(self, waiter: PublishWaiter) -> WaitingPublishers:
-        """Add `waiter` to the queue of the limit with the longest wait. Return that queue."""
+        """Add the connection `waiter` to the queue of the limit that takes longest to permit messages. Return that
+        queue.
+        """
         if self.held is not None:
             self.held.wait(waiter)
             return self.held

@@ -41,7 +41,9 @@ class HealthCheck:
                 await self._metadata_store.get(metadata_paths.cluster(self._runtime.config.cluster_name))
                 await self._write_and_read()
         except (StoreError, TimeoutError) as error:
-            raise MetadataError(f"the broker cannot store messages: {error or 'no answer in time'}") from error
+            raise MetadataError(
+                f"the health check failed, because its message was not stored and read back: {error or 'no response in time'}"
+            ) from error
 
     async def _write_and_read(self) -> None:
         topic = await self._topics.load(system_topics.health_check(self._presence.broker_id), may_create=True)
@@ -50,4 +52,6 @@ class HealthCheck:
         read = await topic.ledger.read(position, 1, 1 << 16)
         entry = read.payloads[0]
         if entry[metadata_span(entry)[1] :] != payload:
-            raise MetadataError(f"the health check message at {position} differs from the one that was written")
+            raise MetadataError(
+                f"the health check failed: the message read at {position} differs from the published message"
+            )

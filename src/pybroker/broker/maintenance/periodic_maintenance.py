@@ -1,7 +1,7 @@
-"""Periodic maintenance of all topics: retention, message expiry, unused subscriptions, inactive topics, backlog quotas,
-and compaction.
+"""Periodic maintenance of all topics, such as retention and message expiry.
 
-A failure in one topic is logged and affects neither other topics nor later checks.
+Further checks are unused subscriptions, inactive topics, backlog quotas, and compaction. A failure in one topic is
+logged and affects neither other topics nor later checks.
 """
 
 from __future__ import annotations

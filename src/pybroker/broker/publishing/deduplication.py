@@ -113,7 +113,9 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Return the verdicts on the messages `run`, in order. The caller must report the results before the next call."""
+        """Decide for each of the messages `run` whether it is new, a duplicate, or not known yet. Return consecutive
+        messages with the same verdict, in order. The caller must report the results before the next call.
+        """
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids

@@ -81,11 +81,13 @@ class SubscriptionRegistry:
         except WaitRefused as refusal:
             raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
         except WaitTimedOut:
-            reason = f"it is {self._locks.purpose(name) or 'in use'}, {self._locks.waiting(name)} more wait"
+            reason = (
+                f"{self._locks.purpose(name) or 'in use'} by another request, {self._locks.waiting(name)} more wait"
+            )
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
-                f"the request waited too long for another request for subscription {name}: {reason} "
-                "(subscriptionTurnTimeoutSeconds); try again"
+                f"the request waited too long for subscription {name}, which is {reason} "
+                "(subscriptionTurnTimeoutSeconds): try again"
             ) from None
 
     async def ended(self) -> None:

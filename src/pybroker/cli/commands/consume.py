@@ -1,5 +1,4 @@
-"""`pybroker consume`: Receive messages of a subscription, or read a topic without one, and write them to standard
-output.
+"""`pybroker consume`: Receive messages of a subscription, or read a topic, and write them to standard output.
 
 With a subscription, a message is acknowledged after it is written. Without one, the broker stores no position.
 """

@@ -1,6 +1,4 @@
-"""All entry reads of one subscription: replayed, rescanned, and due delayed entries, and the next entries at the
-cursor.
-"""
+"""All entry reads of one subscription: redelivered, rescanned, and due delayed entries, and new entries at the cursor."""
 
 from __future__ import annotations
 
