@@ -105,15 +105,16 @@ def _none(_bundle: str) -> RegisteredBroker:
 @asynccontextmanager
 async def _server(answer: bytes) -> AsyncIterator[RegisteredBroker]:
     """A broker that answers each HTTP request with `answer`, or never if that is empty."""
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         await reader.readline()
         if answer:
             writer.write(answer)
             writer.close()
         else:
             await reader.read()
-            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -122,6 +123,9 @@ async def _server(answer: bytes) -> AsyncIterator[RegisteredBroker]:
         yield RegisteredBroker(broker_id, f"http://{broker_id}", "", "pulsar://127.0.0.1:1", "", version="4.2.4")
     finally:
         server.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def _give_bundle(cluster: ModelledCluster, owner: RegisteredBroker, *, register: bool = True) -> None:
