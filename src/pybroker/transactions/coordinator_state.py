@@ -103,7 +103,7 @@ class Transaction:
 
     @property
     def holder(self) -> str:
-        """Name of the account whose fair share the transaction uses (`waiting/fair_shares.py`)."""
+        """Name of the holder (role or address) whose fair share the transaction uses (`waiting/fair_shares.py`)."""
         return holder_of_role(self.owner).name if self._holder is None else self._holder
 
     def held_by(self, name: str) -> None:
@@ -427,7 +427,7 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """Restore the order of ids after the log was read, because rewritten transactions are at its end."""
+        """Sort the transactions by id after the log was read, because rewritten ones are at its end."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 

@@ -59,7 +59,7 @@ class FairShares:
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only superusers may take units."""
+        """Return whether only the units that are reserved for superusers are free."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:

@@ -85,9 +85,7 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last message index of a topic while it is loaded. On failure, close the ledger and raise
-    StoreError.
-    """
+    """Determine the last message index of a topic during its load. On failure, close the ledger and raise StoreError."""
     document = ledger.document
     known = document.last_index
     if known is None and added is None:

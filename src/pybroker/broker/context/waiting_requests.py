@@ -28,7 +28,9 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request within this context. `reason` begins the error text. Raises TooManyRequests."""
+        """Count a waiting request within this context. `reason` says why the request waits, such as "topic T is being
+        loaded". Raises TooManyRequests.
+        """
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
         try:

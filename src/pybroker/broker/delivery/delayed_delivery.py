@@ -175,7 +175,7 @@ class DelayedDelivery(Stage):
         ]
 
     def give_back(self, due: Sequence[Delayed]) -> None:
-        """Return due entries that could not be read to the index."""
+        """Put due entries back into the index, because they could not be read."""
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._storage.store_runs()

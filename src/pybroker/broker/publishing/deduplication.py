@@ -217,7 +217,7 @@ class Deduplication:
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
     def dropped(self, name: str, run: SendRun) -> None:
-        """Record duplicates, which get receipts but are not stored."""
+        """Record the duplicates `run` of the producer `name` for `explain`. They get receipts, but are not stored."""
         known = self._known(name)
         before = known.dropped
         messages = 0 if before is None or before.pushed != known.pushed else before.messages

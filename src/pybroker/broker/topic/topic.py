@@ -133,7 +133,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
-        """Apply changed policies."""
+        """Apply changed policies to retention, deduplication, delayed delivery, and the limits of the topic and its
+        subscriptions.
+        """
         limits = backlog_rules.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
