@@ -93,8 +93,8 @@ class AuthenticationService:
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Verify the credentials like `authenticate`. Password hashes are computed in threads, in a fair queue by
-        `address`.
+        """Verify the credentials `data` of the authentication method. Password hashes are computed in threads, in a
+        fair queue by `address`. `now_s`: Unix time in seconds.
 
         Raises AuthenticationError, and TooManyRequests if the queue is full.
         """

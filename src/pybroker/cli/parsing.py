@@ -96,7 +96,7 @@ def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None
 
 
 def describe_subcommands(parser: argparse.ArgumentParser) -> None:
-    """Set each subcommand's description to its help text, with those of the parser's examples that use it."""
+    """Set each subcommand's description to its help text and the parser's examples that use the subcommand."""
     examples = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

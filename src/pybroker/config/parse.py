@@ -47,8 +47,8 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration from defaults, file, environment (`environ`), and `overrides`; later ones win. Raises
-    ConfigError with all problems.
+    """Read the configuration. Each source overrides the previous one: defaults, file, environment (`environ`),
+    `overrides`. Raises ConfigError with all problems.
     """
     loaded = read(path, environ, overrides)
     if loaded.problems:
@@ -57,7 +57,9 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration like `load`, but return errors in `problems` instead of raising."""
+    """Read the configuration. Each source overrides the previous one: defaults, file, environment (`environ`),
+    `overrides`. Errors are returned in `problems`.
+    """
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:

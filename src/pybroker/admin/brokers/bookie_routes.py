@@ -73,7 +73,9 @@ async def refuse_rack(call: Call) -> Response:
 
 
 async def refuse_removal(call: Call) -> Response:
-    """Reject the removal of a bookie's rack: 404 for a bookie without a rack; otherwise like `refuse_rack`."""
+    """Reject the removal of a bookie's rack: 404 for a bookie without a rack, or if ledgers are not on BookKeeper; else
+    405.
+    """
     await get_rack(call)
     return await refuse_rack(call)
 

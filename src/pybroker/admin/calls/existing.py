@@ -183,7 +183,9 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
-    """Do the same as `on_each_subscription`; the topic may also be non-persistent."""
+    """Run `action` on the subscription in the path, under its lock, on the topic (persistent or not) or each of its
+    partitions. Return the responses of other brokers. Requires permission to consume.
+    """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 

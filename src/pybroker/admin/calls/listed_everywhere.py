@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 async def listed_everywhere(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return full topic names like `listed_topics`, including the non-persistent topics at all brokers.
+    """Return the full names of the namespace's topics in one domain (None: both), including the non-persistent topics
+    at other brokers.
 
     Raises AdminError and ServiceNotReady if a broker does not respond.
     """

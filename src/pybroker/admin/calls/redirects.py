@@ -150,7 +150,10 @@ def redirect(
 def redirect_with(
     call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to the broker at `addresses`. The other arguments are those of `redirect`."""
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`.
+
+    `is_authoritative`: that broker acquires a bundle without an owner. `without`: a query parameter that is removed.
+    """
     pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in pairs if name not in (AUTHORITATIVE, without)]
     query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))

@@ -94,7 +94,7 @@ class BrokerContext:
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
         """Returns the error if a role may not use a transaction on a topic or subscription, else None."""
         self.pending_end_of: PendingEndOf = _no_pending_end
-        """See `pending_transaction_ends.py`."""
+        """Returns why a transaction may already be committed at its coordinator, else None."""
         self.ownership: TopicOwnership | None = None
         """Ownership of topics in the cluster; None for a standalone broker, which serves all topics."""
         self.elsewhere: TopicsElsewhere | None = None
@@ -113,8 +113,8 @@ class BrokerContext:
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Return the effective policies of a topic: its own policies (`topic`), then those of the namespace, then
-        broker defaults.
+        """Return the effective policies of a topic: its own policies (`topic`) override namespace policies, which
+        override broker defaults.
         """
         config = self.runtime.config
         if not config.topic_level_policies_enabled:

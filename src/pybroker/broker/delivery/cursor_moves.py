@@ -103,7 +103,9 @@ async def reset(subscription: Subscription, position: Position, unacked_words: S
 
 
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
-    """Move the cursor to the first entry that was published at or after `publish_time_ms` (since 1970). See `reset`."""
+    """Disconnect all consumers, then move the cursor to the first entry that was published at or after
+    `publish_time_ms` (since 1970). The caller holds the subscription's lock.
+    """
     with _fenced(subscription):
         await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 

@@ -114,7 +114,9 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the persistent topic for use by the broker itself, even while clients cannot use it. See `get`."""
+        """Return the persistent topic for use by the broker itself, even while clients cannot use it. Load it if
+        necessary; with `may_create`, create it if automatic creation is allowed.
+        """
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:

@@ -33,7 +33,9 @@ class BrokerUnackedLimit(Generic[K]):
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:
-        """Set the number of unacknowledged messages of `subscription`. Return the subscriptions that may resume."""
+        """Set the number of unacknowledged messages of `subscription`. Return the blocked subscriptions that may
+        resume.
+        """
         before = self._held.pop(subscription, 0)
         if unacked_messages:
             self._held[subscription] = unacked_messages

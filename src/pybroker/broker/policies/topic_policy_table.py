@@ -35,7 +35,7 @@ class TopicPolicyTable:
         return self._global.get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic`: those of this cluster, then those that all clusters share."""
+        """Return the policies of `topic`. Policies of this cluster override policies that all clusters share."""
         local = (self._local.get(topic) or NO_POLICIES).policies
         shared = self._global.get(topic)
         return local if shared is None else with_global_policies(local, shared.policies)

@@ -69,7 +69,9 @@ class ProducerRegistry:
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or let it wait for access. Raises the errors of `add`, and StoreError."""
+        """Attach `producer`, or let it wait for access. Raises ProducerBusy, ProducerFenced, StoreError, and the errors
+        of `require_admissible`.
+        """
         try:
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
