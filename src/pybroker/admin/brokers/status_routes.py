@@ -37,5 +37,5 @@ async def get_status(call: Call) -> Response:
     path = call.config.status_file_path
     # A local stat is fast enough for the event loop.
     if not path or not Path(path).exists():  # noqa: ASYNC240
-        raise AdminError(404, "The status file (statusFilePath) does not exist")
+        raise AdminError(404, "The broker is out of service: its status file (statusFilePath) does not exist")
     return text_response("OK")

@@ -83,10 +83,10 @@ class Share:
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
         if part.room() < size_bytes and part.used_bytes and limits.waiting_answer_bytes + size_bytes > most_bytes:
-            raise _busy("answers", "httpMaxResponseBytes", "the queue of waiting responses is full")
+            raise _busy("responses", "httpMaxResponseBytes", "the queue of waiting responses is full")
         limits.waiting_answer_bytes += size_bytes
         try:
-            await self._hold(part, size_bytes, "answers", "httpMaxResponseBytes")
+            await self._hold(part, size_bytes, "responses", "httpMaxResponseBytes")
         finally:
             limits.waiting_answer_bytes -= size_bytes
 

@@ -45,14 +45,14 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
         raise AdminError(
             412,
             (
-                f"The subscription has no {what}, because no consumer has connected since its topic was loaded. "
+                f"Subscription {subscription.name} has no {what}, because no consumer has connected since its topic was loaded. "
                 "Connect a consumer first"
             ),
         )
     raise AdminError(
         412,
         (
-            f"The subscription has no {what}, because its type is {subscription.type_name}: only Key_Shared "
+            f"Subscription {subscription.name} has no {what}, because its type is {subscription.type_name}: only Key_Shared "
             "subscriptions have it"
         ),
     )

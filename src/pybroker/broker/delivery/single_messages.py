@@ -85,7 +85,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"A single message cannot be redelivered on a subscription of type {subscription.type_name}, "
+            f"Message {position} cannot be redelivered alone on subscription {subscription.name} of type {subscription.type_name}, "
             "because the order would change. Disconnect the consumer to redeliver all unacknowledged messages",
         )
     holder = None if individual is None else individual.pending.holder(position)
@@ -129,14 +129,14 @@ def _require_undelivered(subscription: Subscription, position: Position) -> None
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "It is unknown whether the subscription delays messages, because no consumer has connected since "
-            "its topic was loaded. Connect a consumer first",
+            f"The delivery time of message {position} cannot be changed, because no consumer of subscription "
+            f"{subscription.name} has connected since its topic was loaded. Connect a consumer first",
         )
     if individual is None:
         raise AdminError(
             412,
             (
-                f"The subscription is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
+                f"Subscription {subscription.name} is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
                 "delay messages"
             ),
         )
