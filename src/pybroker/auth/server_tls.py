@@ -164,7 +164,9 @@ class CertificateRefresher:
         self._note_expiry()
 
     async def run(self) -> None:
-        """Check the files every tlsCertRefreshCheckDurationSec until cancelled; return if that is 0."""
+        """Reload changed files every tlsCertRefreshCheckDurationSec seconds until cancelled; return at once if that
+        interval is 0.
+        """
         period_s = self._config.tls_cert_refresh_check_duration_sec
         while period_s > 0:
             await asyncio.sleep(period_s)

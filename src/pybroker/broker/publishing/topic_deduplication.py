@@ -329,7 +329,9 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store the sequence ids, which allows trimming of the entries that they cover. Raises StoreError."""
+        """Store the persisted sequence ids of all producers, so that the entries before them may be trimmed. Raises
+        StoreError.
+        """
         async with self._saving:
             known, cursor = self.known, self.cursor
             if known is None or cursor is None or self.status is not DeduplicationStatus.ENABLED:

@@ -226,8 +226,8 @@ class TopicTransactions(CursorOwner):
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
-        """Wait until all transactions that were committed before the topic was loaded have ended here, so that readers
-        see their messages.
+        """Wait until all transactions that were committed before the topic was loaded have ended on this topic, so that
+        readers see their messages.
 
         Raises ServiceNotReady after `timeout_s` (default: `transactionBufferEndsWaitTimeInMillis`), and when the topic
         is closed.
