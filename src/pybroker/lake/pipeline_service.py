@@ -45,9 +45,10 @@ class Report:
 
 
 class LakeService:
-    """Runs one pipeline in the calling thread. `stop` may be called from any thread or a signal handler.
+    """Runs one pipeline in the calling thread.
 
-    After `stop`, the service finishes the current commit and releases the lease.
+    `stop` may be called from any thread or a signal handler: the service then finishes the current commit and releases
+    the lease.
     """
 
     def __init__(

@@ -132,9 +132,9 @@ _LEAST = {
 
 
 def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topics: bool = True) -> LakeSettings:
-    """Load settings from a TOML file and the command line (None: not set). Raises SettingsRefused.
+    """Load settings from a TOML file and the command line (`overrides`; None: not set). Raises SettingsRefused.
 
-    Without `needs_topics`, for commands that read no entries, the settings need no topic.
+    Without `needs_topics`, the settings need not name a topic.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}

@@ -35,7 +35,7 @@ def signed32(value: int) -> int:
 
 
 def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Return start, size and end of the bytes field after the tag."""
+    """Return the start, size and end of a protobuf bytes field in `data`. `pos` is the offset after the field's tag."""
     if pos < end and data[pos] < 0x80:
         size, start = data[pos], pos + 1
     else:

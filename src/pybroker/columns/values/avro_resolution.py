@@ -202,7 +202,9 @@ class AvroResolution:
 
 
 def can_read(writer: AvroType, reader: AvroType) -> bool:
-    """Return whether the reader's kind accepts the writer's, ignoring nested types."""
+    """Return whether the reader's schema accepts values of the writer's type, including number promotions. Nested types
+    are not compared.
+    """
     return writer.kind == reader.kind or reader.kind in _PROMOTIONS.get(writer.kind, ())
 
 

@@ -1,6 +1,4 @@
-"""Conversion between numpy and Arrow through buffers, because Arrow's own conversions import pandas, which takes 0.3
-s.
-"""
+"""Conversion between numpy and Arrow through buffers. Arrow's own conversions import pandas, which takes 0.3 s."""
 
 from __future__ import annotations
 

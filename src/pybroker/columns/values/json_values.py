@@ -1,4 +1,4 @@
-"""Conversion of single JSON values to column values, for rows that the fast reader refuses and for defaults.
+"""Conversion of single JSON values to column values, for defaults and for rows that Arrow's JSON reader rejects.
 
 As lenient as Jackson in the Java client: accepts numbers as text, whole numbers with a decimal point, and numbers and
 booleans as strings. Bytes are base64; dates and timestamps are the numbers of their Avro type, or ISO texts. Absent
@@ -26,20 +26,19 @@ _SHOWN = 40
 
 
 class Unfit(ValueError):
-    """A value does not fit its column."""
+    """A JSON value does not fit its column."""
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """Convert a JSON value to the column value of an Avro type.
-
-    Raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1).
+    """Convert a JSON value to the column value of an Avro type. Raises Unfit. In defaults (`is_default`), bytes are the
+    characters of the text (ISO 8859-1).
     """
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 
 
 def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
-    """Return a function that converts JSON values of a type to input for Arrow, and raises Unfit. The type must have
-    passed `AvroColumns.type_of`.
+    """Return a function that converts JSON values of an Avro type to values for Arrow, and raises Unfit. Call
+    `AvroColumns.type_of` first: it checks the type.
     """
     kind = avro_type.kind
     if kind == "record":

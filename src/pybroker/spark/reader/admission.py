@@ -1,8 +1,8 @@
-"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to
-their backlog.
+"""Selection of the entries of a micro-batch: distributes the limits of bytes and messages over the topics, in
+proportion to their backlog.
 
-Bytes and messages are assumed to be evenly distributed between two sparse points of a ledger, so the limits are
-approximate. Each topic with a backlog gets at least one entry, so a query always makes progress.
+The sizes between two known points of a ledger are estimated, so the limits are approximate. Each topic with a backlog
+gets at least one entry, so a query always makes progress.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASSUMED_ENTRY_BYTES = 1024
 
 
 class Taken(NamedTuple):
-    """The end of the admitted part of a topic, and its approximate size."""
+    """The end of the selected entries of a topic, and their approximate size."""
 
     end: Place
     size_bytes: int
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Consecutive entries of one ledger with an even spread of bytes and messages."""
+    """Consecutive entries of one ledger, over which bytes and messages are assumed to be evenly distributed."""
 
     ledger_id: int
     first_entry_id: int
@@ -46,11 +46,11 @@ class Limits:
 
 
 def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
-    """Return the admitted end of each plan: the plan's end if everything fits, else one entry plus a share of the remaining
-    limits.
+    """Return the end of the next micro-batch in each topic: the end of its plan if everything fits into the limits,
+    else one entry plus a share of the limits.
 
-    Shares are proportional to the backlog. If a topic cannot use its whole share, because its next entry does not fit, the rest
-    goes to the other topics, the longest backlog first.
+    Shares are proportional to the backlog. The unused share of a topic goes to the other topics, the longest backlog
+    first.
     """
     topics = [_Topic.of(plan) for plan in plans]
     first = [topic.take(0, 0) for topic in topics]
@@ -109,7 +109,7 @@ def entry_count(plan: TopicPlan) -> int:
 
 @dataclass(frozen=True)
 class _Topic:
-    """A plan as stretches, with their totals."""
+    """The entries of one topic that a micro-batch may read, and their totals."""
 
     end: Place
     stretches: tuple[Stretch, ...]

@@ -20,7 +20,7 @@ from pybroker.spark.reader.streaming import Document
 
 
 class OlderStreamReader(OpenStream):
-    """A stream with batches that contain all available messages."""
+    """A stream in which each micro-batch contains all available messages."""
 
     def __init__(self, options: ReadOptions, declared: Declared) -> None:
         super().__init__(options, declared)

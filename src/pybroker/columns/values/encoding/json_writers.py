@@ -1,6 +1,6 @@
 """Encoding of Arrow arrays as JSON texts: the counterpart of `json_values`.
 
-Bytes are base64, dates and timestamps the numbers of their Avro type. Nulls are written as `null`.
+Bytes become base64, dates and timestamps the numbers of their Avro type, and nulls `null`.
 """
 
 from __future__ import annotations

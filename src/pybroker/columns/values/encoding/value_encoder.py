@@ -43,11 +43,12 @@ def value_encoder(
     separated: bool = True,
     name: str = RECORD_NAME,
 ) -> ValueEncoder:
-    """Return the encoder of rows with these payload columns.
+    """Return an encoder of rows with the payload columns `fields`.
 
     If the topic has a schema (`existing`), its fields are written from columns of the same names; fields without a
-    column get defaults or null. Otherwise a schema of kind `new` is created. `separated`: KEY_VALUE puts the key into
-    the message's key. `name`: the name of an AVRO or JSON record. Raises Misfit with the column that does not fit.
+    column get defaults or null. Otherwise a schema of kind `new` is created: `name` is the name of an AVRO or JSON
+    record, and `separated` puts the key of a KEY_VALUE into the message's key. Raises Misfit with the column that does
+    not fit.
     """
     if new == "RAW":
         return _ColumnEncoder(_only(fields), SchemaType.NONE, existing or SchemaInfo("BYTES"))
@@ -97,7 +98,7 @@ def _only(fields: list[pa.Field]) -> pa.Field:
 
 
 class Side(Protocol):
-    """Writes one column as payloads; null values give null payloads."""
+    """Writes the key or the value of a KEY_VALUE. Null values give null payloads."""
 
     schema: SchemaInfo
 
@@ -105,7 +106,7 @@ class Side(Protocol):
 
 
 class PrimitiveSide:
-    """A column of a primitive schema."""
+    """Writes a key or value with a primitive schema."""
 
     def __init__(self, field: pa.Field, schema_type: SchemaType, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -116,7 +117,7 @@ class PrimitiveSide:
 
 
 class DefinedSide:
-    """A column of an AVRO or JSON schema; a record is a struct."""
+    """Writes a key or value with an AVRO or JSON schema; a record is written from a struct."""
 
     def __init__(self, field: pa.Field, schema: SchemaInfo) -> None:
         self.schema = schema
