@@ -1,7 +1,7 @@
-"""Findings of `explain`: reasons why messages wait, as values for REST, the command line and the console.
+"""Findings of `pybroker explain`: reasons why messages wait, for REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in
-the documentation is generated from them (`tools/docs_pages.py`).
+Codes are an interface for programs: their text never changes, and each has one meaning. The documentation of the codes
+is generated from them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ knows no address of them.
 
 
 class Code(Enum):
-    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later ones do not
-    matter.
+    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later codes may be
+    its consequences.
     """
 
     meaning: str
@@ -601,7 +601,7 @@ class Code(Enum):
 
 
 class Severity(Enum):
-    """The harm that an action can do if it is not the right one."""
+    """The harm of an action that is applied in the wrong situation."""
 
     LOOK = "look"
     """The action changes nothing."""
@@ -629,7 +629,7 @@ _COSTS = {
 class Action:
     """A REST call that helps or shows more data: its path with the query, and the command that sends the same call.
 
-    `text` states the one effect of the call. `command` contains neither the broker's address nor credentials, which the
+    `text` states the effect of the call. `command` contains neither the broker's address nor credentials, which the
     program that shows the action adds.
     """
 
@@ -661,7 +661,7 @@ class Action:
 
 
 def shell_command(words: Iterable[str]) -> str:
-    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
+    """Return a command line that is safe to paste into bash and zsh, whatever characters its words contain."""
     return " ".join(map(_quoted, words))
 
 
@@ -686,8 +686,8 @@ class Finding:
     """One reason why messages wait, with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is
     omitted.
 
-    `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
-    unknown.
+    `waits`: the finding prevents a delivery or publication; False for information. `since_ms` is in milliseconds since
+    1970, None if unknown.
     """
 
     code: Code
@@ -700,7 +700,7 @@ class Finding:
     """The command that lists all evidence, where the finding lists only a part."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding with evidence (also as table and facts for people) and actions."""
+        """Return the finding with actions and evidence. The evidence is also included as table and facts."""
         evidence = _told(self.evidence)
         return {
             **self.as_short_json(),
@@ -732,7 +732,7 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: the ones to fix first at the beginning, findings that delay nothing at the end. Stable."""
+    """Sort findings in the order in which they should be fixed. Findings that delay nothing are last. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 

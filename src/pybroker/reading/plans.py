@@ -1,4 +1,4 @@
-"""Requests for read plans from a broker, for many topics at once. Responses that come in parts are joined."""
+"""Requests for read plans to a broker, for many topics at once. Responses in several parts are joined."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ _LOST_PLACES_IN_A_BLOCK = 4096
 
 
 def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
-    """Print findings, repairs and losses, and repair if `applies`. Exit code 1: a repair is needed and was not applied.
+    """Print findings, repairs and losses, and repair if `applies` is set. Return the exit code, which is 1 if a repair
+    is needed and was not applied.
 
     `accepts_loss`: repair even if stored data is missing.
     """
@@ -187,8 +188,8 @@ class Repair:
     # Missing stored data
 
     def _keep_absent_ledgers(self, held: Mapping[int, LedgerExtent | None]) -> None:
-        """Record every ledger that a topic lists, even if none of its entries is left, because a start requires each of
-        them.
+        """Record every ledger that a topic lists, even without entries, because the broker does not start without
+        it.
         """
         plan = self._plan
         listed = {ledger_id: self._stated.get(ledger_id, 0) for ledger_id in {*self._listed, *self._stated}}
@@ -261,7 +262,7 @@ class Repair:
             self._rows = list(rows.values())
 
     def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
-        """Rewrite the ledgers of a transaction log that lacks records, because a coordinator's log cannot have gaps."""
+        """Rewrite a transaction log that lacks records, because a coordinator's log cannot have gaps."""
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
@@ -275,7 +276,7 @@ class Repair:
                 self._plan.pieces[row.ledger_id] = [Piece(0, len(payloads), payloads, (1,) * len(payloads))]
 
     def _remember_ids(self, cursors: CursorRepair, coordinator: int, highest_id: int) -> None:
-        """Record `highest_id` as assigned in a coordinator's log, because topics refuse the ids of ended
+        """Record `highest_id` as assigned in a coordinator's log, because topics reject the ids of ended
         transactions.
         """
         path = f"{LOG_PREFIX}{coordinator}"
@@ -417,7 +418,7 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Return the entry counts of ledgers without a topic: the ones because of which a start fails, or all if the
+        """Return the entry counts of ledgers without a topic: those with which the broker does not start, or all if the
         metadata is rewritten.
         """
         plan, state = self._plan, self._state

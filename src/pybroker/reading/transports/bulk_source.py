@@ -36,7 +36,7 @@ BEYOND_END = 416
 
 
 class RestSource(EntrySource):
-    """The common part of the two sources that use the broker's REST API: everything except the entries."""
+    """The common part of the entry sources that use the broker's REST API: everything except reading entries."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -67,7 +67,9 @@ class RestSource(EntrySource):
         return plans
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Read as documented in `EntrySource.read`. Entries that readers never receive are marked in the runs."""
+        """Read as documented in `EntrySource.read`. Messages of aborted transactions and markers are flagged in the
+        runs.
+        """
         return self._hidden.marked(entries, self.read_stored(entries))
 
     @abstractmethod
@@ -108,7 +110,7 @@ class RestSource(EntrySource):
 
 
 class BulkSource(RestSource):
-    """The source for the bulk endpoint. Needs a broker of this project."""
+    """An entry source over the bulk endpoint, which only pybroker has."""
 
     def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
         return self.read_in_bulk(entries)

@@ -34,7 +34,7 @@ _PROGRESS_S = 1.0
 
 
 class CopyRequest(NamedTuple):
-    """The parsed arguments. `topic` or `namespace` is given."""
+    """The parsed arguments. Exactly one of `topic` and `namespace` is set."""
 
     target: str
     topic: TopicName | None

@@ -1,7 +1,7 @@
 """Conversion of positions in the source of a copy to positions in the target. Pure.
 
-Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a ledger
-that does not exist any more becomes the position in front of the next ledger, which acknowledges the same entries.
+Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a deleted
+ledger becomes the position in front of the next ledger, which acknowledges the same entries.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pybroker.model.position import Position
 
 
 class PositionMap:
-    """Converts the positions of one topic. `ledgers`: (source id, target id, entries), ascending. `trimmed`: target ids
-    of trimmed ledgers, which occur only in positions of compacted entries.
+    """Converts the positions of one topic. `ledgers` are tuples of source id, target id and entries, ascending.
+    `trimmed` has the target ids of trimmed ledgers, which occur only in positions of compacted entries.
     """
 
     def __init__(self, ledgers: Sequence[tuple[int, int, int]], trimmed: Mapping[int, int] | None = None) -> None:
@@ -44,7 +44,7 @@ class PositionMap:
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
-        """Convert a whole cursor state. Raises StoreError for pending transaction acks."""
+        """Convert the stored state of a cursor. Raises StoreError for pending transaction acks."""
         record = CursorRecord(state)
         if record.held:
             raise StoreError("it has pending acknowledgements of a transaction; end the transaction first")

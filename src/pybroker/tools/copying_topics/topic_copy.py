@@ -1,9 +1,8 @@
 """The copy of one topic: its ledgers, its compacted ledger, and its cursors.
 
 Operation: each source ledger is copied into a new ledger of the target, closed, and read again to compare all entries.
-Then the target's managed ledger info is stored with all ledgers and cursors, the states of the cursors are written, and
-everything is read from the target once more. The source only changes as by a broker start: its open ledger is
-recovered.
+Then the target's managed ledger info and the states of the cursors are written, and everything is read from the target
+once more. The source changes only as by a broker start: its open ledger is recovered.
 
 Failure: an error or the end of the process leaves the progress file, and the next run continues. A ledger whose id was
 assigned and not recorded yet stays in the target, empty.
@@ -58,7 +57,7 @@ class TopicContents(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The result of a copy, all verified in the target. `was_complete`: an earlier run had done it."""
+    """The result of a verified copy. `was_complete`: an earlier run had completed the copy."""
 
     contents: TopicContents
     was_complete: bool
@@ -88,7 +87,7 @@ class TopicCopy:
         self._progress = self._file.progress
 
     async def run(self) -> Copied:
-        """Copy the topic, and verify the copy. Raises StoreError and OSError; a later run continues."""
+        """Copy the topic and verify the copy. After StoreError or OSError, a later run continues."""
         progress = self._progress
         source, target = await self._source.records.load(self._path), await self._target.records.load(self._path)
         if source.info is None or source.info.deleted:
@@ -124,8 +123,8 @@ class TopicCopy:
         return ledgers
 
     async def _states(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> dict[str, bytes]:
-        """Return the whole states of the cursors. The cursor of transactions is reset: its state is restored from the
-        entries.
+        """Return the complete states of the cursors. The cursor of transactions is reset: the broker restores its state
+        from the entries.
         """
         states: dict[str, bytes] = {}
         for name, cursor in info.cursors.items():
@@ -303,7 +302,7 @@ class TopicCopy:
     # --- verification ------------------------------------------------------------------------------------------------
 
     def _require_own(self, target: LoadedInfo) -> None:
-        """Raise StoreError if the target has a topic that this copy has not created."""
+        """Raise StoreError if this copy has not created the topic in the target."""
         if target.info is None or (target.info.deleted and not self._progress.is_named):
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
@@ -409,7 +408,7 @@ def _unchanged(payload: bytes) -> bytes:
 
 
 class _Appends(AppendListener):
-    """Waits for one run at a time, while the next one is read."""
+    """Appends runs of entries; the next run is read while the previous one is written."""
 
     def __init__(self) -> None:
         self._done: asyncio.Future[None] | None = None
