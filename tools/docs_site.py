@@ -1,4 +1,6 @@
-"""Hooks of MkDocs (`mkdocs.yml`): add the generated pages, draw the diagrams, and refuse pages that load parts from other hosts."""
+"""Hooks of MkDocs (`mkdocs.yml`): add the generated pages, draw the diagrams, and reject pages that load parts from
+other hosts.
+"""
 
 from __future__ import annotations
 

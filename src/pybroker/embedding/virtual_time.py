@@ -1,7 +1,7 @@
 """Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
 Invariants: time never goes back. `advance` runs the timers in due order, and waits for the broker's resulting work
-before the next step. Connections are supervised by the machine's time, so a jump closes no connection.
+before the next timer. Keep-alive of connections uses the machine's time, so a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MovedClock(Clock):
 
 
 class _Ringing(Timer):
-    """A scheduled call, due at `due_ms` of the clock's monotonic time."""
+    """A timer, due at `due_ms` of the clock's monotonic time."""
 
     __slots__ = ("callback", "due_ms", "is_cancelled", "serial")
 
@@ -56,7 +56,7 @@ class _Ringing(Timer):
 
 
 class VirtualRuntime(Runtime):
-    """Runtime of one embedded broker, used only on its event loop."""
+    """The runtime of one embedded broker, for use on its event loop."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
         super().__init__(config, clock)
@@ -105,7 +105,9 @@ class VirtualRuntime(Runtime):
             self._alarm.cancel()
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Advance the time and run all timers that become due. `settle` returns when the broker has no more work."""
+        """Advance the time and run all timers that become due. `settle` is called after each step, and returns when the
+        broker has no more work.
+        """
         await self._settle()  # a task that was just started may not wait yet
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:

@@ -21,8 +21,8 @@ knows no address of them.
 
 
 class Code(Enum):
-    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later codes may be
-    its consequences.
+    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later codes do not
+    matter.
     """
 
     meaning: str

@@ -52,9 +52,8 @@ class RemoteTestBroker(TestBroker):
     is_embedded = False
 
     def __init__(self, service_url: str, admin_url: str | None = None) -> None:
-        """Connect, and create a namespace for the tests.
-
-        Raises AdminError if the broker refuses it, OSError if the broker is not reachable.
+        """Connect, and create a namespace for the tests. Raises AdminError if the broker rejects this, OSError if the
+        broker is not reachable.
         """
         super().__init__()
         self._service_url = service_url
