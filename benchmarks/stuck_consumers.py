@@ -10,7 +10,7 @@ the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the
     slow consumer   consumes a message every 5 ms, with a queue of 10
 
 The rate of the other two consumers covers their messages of the 1,999 keys, from the start to the last one. Each case
-runs with the default look-ahead limit and with one of 20,000 bytes, far below the parked messages; rounds alternate.
+runs with the default look-ahead limit and with a limit of 20,000 bytes; rounds alternate.
 """
 
 import argparse
@@ -56,10 +56,10 @@ class Taker:
 
 
 def take(taker: Taker, pipe: Connection) -> None:
-    """Subscribe, hold messages of candidate keys until a command arrives, then consume the rest. Report how many
-    messages of the many keys arrived when.
+    """Subscribe, keep messages of candidate keys unacknowledged until a command arrives, then consume the rest. Report
+    the number of messages of the other keys over time.
 
-    Commands: the key to hold permanently ("" for none), then "start" or "idle".
+    Commands: the key to keep permanently ("" for none), then "start" or "idle".
     """
     client = pulsar.Client(taker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     consumer = client.subscribe(
