@@ -198,7 +198,7 @@ class Client(Closing):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ClientError("this client is closed")
+            raise ClientError("this client is closed: create a new client")
 
     async def connection_for(self, topic: TopicName) -> Connection:
         command = Command(type=Command.LOOKUP)

@@ -124,7 +124,9 @@ class Connection(asyncio.Protocol):
             raise NotTrusted(str(address), error.verify_message) from error
         except (OSError, ssl.SSLError) as error:
             connection.abort(str(error))
-            raise ConnectionLost(f"the broker {address} cannot be reached: {error}") from error
+            raise ConnectionLost(
+                f"the broker {address} cannot be reached: {error}. Check the service URL, and whether the broker runs"
+            ) from error
         except BaseException:
             connection.abort("the connection was not set up")
             raise

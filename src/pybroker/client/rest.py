@@ -106,7 +106,7 @@ class RestClient:
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(
-                        f"{method} {path}: {self.where} did not answer to the end: {reason_of(error)}"
+                        f"{method} {path} failed: the response of {self.where} is incomplete: {reason_of(error)}"
                     ) from error
             except ValueError as error:
                 raise ClientError(f"{method} {path} failed: {self.where} sent a response that is not JSON") from error

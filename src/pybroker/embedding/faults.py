@@ -422,5 +422,7 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
             raise ValueError(f"there is no ServerError {error!r}: use one of {', '.join(sorted(named))}")
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
-        raise ValueError(f"no ServerError: {error!r}")
+        raise ValueError(
+            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+        )
     return error

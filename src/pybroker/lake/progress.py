@@ -93,7 +93,9 @@ def lease_of(text: str) -> Lease:
         document = json.loads(text)
         return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ProgressUnreadable(f"the lease in the table cannot be read ({error})") from error
+        raise ProgressUnreadable(
+            f"the lease in the table cannot be read ({error}): use another --name, or restore an older snapshot"
+        ) from error
 
 
 def check_pipeline_name(name: str) -> str:

@@ -118,7 +118,9 @@ def _shown(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
     if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # checked before the name is split
-        raise InvalidTopicName(f"invalid topic name {_shown(text)}: the name is too long")
+        raise InvalidTopicName(
+            f"invalid topic name {_shown(text)}: the name has {len(text)} characters, which is too long"
+        )
     domain, separator, rest = text.partition("://")
     if not separator:
         parts = text.split("/")
@@ -143,7 +145,9 @@ def _parse_topic(text: str) -> TopicName:
         )
     tenant, namespace, local_name = parts
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
-        raise InvalidTopicName(f"invalid tenant or namespace in topic name {_shown(text)}")
+        raise InvalidTopicName(
+            f"invalid tenant or namespace in topic name {_shown(text)}: use letters, digits and -=:._"
+        )
     if len(local_name) > MAX_TOPIC_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
         raise InvalidTopicName(
             f"invalid topic name {_shown(text)}: the name is too long, begins or ends with white space, or "

@@ -229,7 +229,7 @@ class Decoder:
                             if txn != run_txn:
                                 run_producer_id, run_txn = -1, txn
                     if frame_end - start < _MIN_MESSAGE_BYTES:
-                        raise ProtocolViolation("SEND without a message")
+                        raise ProtocolViolation("the SEND command has no message after it")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
                     if magic == MAGIC_CRC32C:
                         if crc32c(view[start + 6 : frame_end]) != checksum:
@@ -335,7 +335,7 @@ class Decoder:
         command_type, pos = decode(data, pos, end)
         field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(command_type)
         if tag != 8 or field is None:
-            raise ProtocolViolation("malformed command")
+            raise ProtocolViolation("the command has a malformed type or length")
         tag, pos = decode(data, pos, end)
         start, end = _enter(data, pos, end)
         if tag >> 3 != command_type or tag & 7 != LENGTH_DELIMITED:
@@ -346,7 +346,7 @@ class Decoder:
         if command_type == _REDELIVER:
             return ManyIds("REDELIVER", data, start, end, max_words)
         if command_type in _SCANNED_TYPES:
-            raise ProtocolViolation(f"the field {field.name} has {end - start} bytes, which is too long")
+            raise ProtocolViolation(f"the {field.name} command has {end - start} bytes, which is too long")
         fields = FieldCount(self._max_fields)
         refusal = fields.refusal(data, start, end, getattr(pb.BaseCommand(), field.name))
         if refusal is None:
@@ -379,7 +379,7 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
     try:
         parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
-        raise ProtocolViolation("malformed command") from error
+        raise ProtocolViolation("the command cannot be decoded as protobuf") from error
     # Unknown types count as missing, like unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
         raise ProtocolViolation("the command lacks one of its required fields")
@@ -417,7 +417,7 @@ def _in_order(command: bytes) -> bytes:
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
     length, pos = decode(data, pos, end)
     if pos + length != end:
-        raise ProtocolViolation("malformed command")
+        raise ProtocolViolation("the command has a malformed type or length")
     return pos, end
 
 
@@ -425,7 +425,7 @@ def _skip(data: bytes, pos: int, end: int) -> int:
     tag, after_tag = decode(data, pos, end)
     # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
-        raise ProtocolViolation("malformed tag")
+        raise ProtocolViolation("the command has a malformed field tag")
     return skip_field(data, tag, after_tag, end)
 
 

@@ -105,7 +105,7 @@ def message_count(data: bytes, start: int, end: int) -> int:
             else:
                 pos = skip_field(data, tag, pos, end)
     if not 0 < count < 1 << 31:
-        raise ProtocolViolation(f"num_messages_in_batch is {count}")
+        raise ProtocolViolation(f"num_messages_in_batch is {count} in the message metadata: it must be at least 1")
     return count
 
 

@@ -133,7 +133,7 @@ class ManyIds:
             if self._is_over():
                 yield None
         if consumer_id < 0:
-            raise ProtocolViolation("REDELIVER without consumer id")
+            raise ProtocolViolation("the REDELIVER command has no consumer id")
         part = Redeliver(consumer_id, epoch)
         has_ids = False
         for found in self._ids(_REDELIVER_IDS_TAG, self._start):

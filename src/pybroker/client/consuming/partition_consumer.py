@@ -450,7 +450,7 @@ class PartitionConsumer(ConnectionUser):
         if self.failure is not None:
             raise self.failure
         if self._connection is None:
-            raise ConnectionLost(f"{self.topic}: not connected")
+            raise ConnectionLost(f"the consumer of {self.topic} is not connected to a broker at present: try again")
         return self._connection
 
     # --- the end

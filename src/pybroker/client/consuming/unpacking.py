@@ -53,7 +53,7 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, which is over the limit")
+            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, but the limit is {MAX_MESSAGE_BYTES}")
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:

@@ -41,5 +41,5 @@ def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     else:
         size, start = decode(data, pos, end)
     if start + size > end:
-        raise ProtocolViolation("field longer than its message")
+        raise ProtocolViolation("a field of the message metadata is longer than the metadata")
     return start, size, start + size

@@ -151,7 +151,7 @@ class _SealedFile:
             if run is not None:
                 yield run
             elif offset + len(data) >= extent.end_offset and not reader.is_done:
-                raise self._loss(reader.next_entry_id, entries.end_entry_id - 1, "the blocks end here")
+                raise self._loss(reader.next_entry_id, entries.end_entry_id - 1, "the file ends before these entries")
             wanted = max(CHUNK_BYTES, bytes_needed(data, end))
             offset += end
 

@@ -139,7 +139,9 @@ def check_expiry(connection: Connection) -> None:
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     """Accept renewed credentials of the same role. Close the connection if the role differs."""
     if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker sends its challenge later
+        raise ProtocolViolation(
+            "the client sent AUTH_RESPONSE before the broker sent CONNECTED"
+        )  # the broker sends its challenge later
     if connection.is_renewing:
         raise ProtocolViolation("the client sent AUTH_RESPONSE while an earlier AUTH_RESPONSE is being checked")
     response = command.authResponse.response

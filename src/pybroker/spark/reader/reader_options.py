@@ -180,7 +180,7 @@ def _topic_choice(values: OptionValues) -> TopicChoice:
         return _pattern(text)
     names = [text] if given[0] == "topic" else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InvalidOptions("option topics contains no topic")
+        raise InvalidOptions("option topics contains no topic: set it to one or more topic names")
     if len(names) > MAX_TOPICS:
         raise InvalidOptions(
             f"option topics contains {len(names)} topics, but one query can read at most {MAX_TOPICS}: use several queries"

@@ -47,7 +47,9 @@ class PositionMap:
         """Convert the stored state of a cursor. Raises StoreError for pending transaction acks."""
         record = CursorRecord(state)
         if record.held:
-            raise StoreError("it has pending acknowledgements of a transaction; end the transaction first")
+            raise StoreError(
+                "the cursor has pending acknowledgements of a transaction: end the transaction, and copy again"
+            )
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}
         sets = {
             self.entry(position): bits

@@ -259,7 +259,9 @@ def _side_of(field: pa.Field, info: SchemaInfo) -> Side:
         return DefinedSide(field, info)
     if schema_type in PRIMITIVE_TYPES or schema_type == SchemaType.NONE:
         return PrimitiveSide(field, schema_type, info)
-    raise Misfit(f"the column cannot be written with a schema of type {schema_type.name}", field.name)
+    raise Misfit(
+        f"the column cannot be written with the {schema_type.name} schema that KEY_VALUE has for it", field.name
+    )
 
 
 def _new_key_value(fields: list[pa.Field], separated: bool) -> ValueEncoder:
