@@ -86,7 +86,6 @@ def check(title: str, lines: list[str]) -> None:
 
 
 def _at(lines: list[str], column: int, row: int) -> str:
-    """Return the character of a cell; an empty text outside the diagram."""
     if row not in range(len(lines)) or column < 0:
         return ""
     return lines[row][column] if column < len(lines[row]) else " "

@@ -339,7 +339,6 @@ class Connection(asyncio.Protocol):
                 )
 
     def _answer_challenge(self) -> None:
-        """Send the current credentials, because the previous ones have expired."""
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION

@@ -65,8 +65,6 @@ class NoChunks:
 
 @dataclass
 class _Block:
-    """Scanned entries of a run, and their opened payloads."""
-
     first: int
     entries: Records
     sources: list[Buffer]

@@ -48,7 +48,6 @@ class Scanner(Protocol):
 
 
 def _compiled() -> Scanner | None:
-    """Return the compiled scanner; None if the module is missing or was built for another version of pybroker."""
     try:
         from pybroker.columns import _scanner  # noqa: PLC0415
     except ImportError:

@@ -183,7 +183,6 @@ class ColumnBuilder:
         return array
 
     def _with_first_chunks(self, ids: pa.Array) -> pa.Array:
-        """Add the first chunk's id to the ids of chunked messages."""
         values = ids.to_pylist()
         for row, number in enumerate(self._entry_numbers.tolist()):
             first = self._window.first_chunks.get(number)

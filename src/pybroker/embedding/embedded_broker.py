@@ -268,7 +268,6 @@ class EmbeddedBroker:
         return [each for each in self._running.listener.context.connections if isinstance(each, EmbeddedConnection)]
 
     async def _settle(self) -> None:
-        """Wait until the broker has no more work at the current time."""
         if self._running is None:
             return
         broker_context = self._running.service.broker_context

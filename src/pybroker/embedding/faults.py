@@ -394,7 +394,6 @@ class Faults:
 
 
 def _caller() -> tuple[str, int]:
-    """Return file and line of the first stack frame outside of this module."""
     frame = sys._getframe(1)  # noqa: SLF001  (as `warnings` does)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -405,7 +404,6 @@ def _nothing(line: Line) -> None: ...
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:
-    """Return whether the selection matches. `topic` may be empty."""
     return whom.means_topic(topic) and (whom.name is None or any(whom.name in name for name in line.names()))
 
 

@@ -127,7 +127,6 @@ class VirtualRuntime(Runtime):
         return self._heap[0].due_ms - self._moved.monotonic_ms() if self._heap else None
 
     def _ring_due(self) -> None:
-        """Call the due timers. Timers that these calls add run later, even if they are due immediately."""
         now_ms = self._moved.monotonic_ms()
         due: list[_Ringing] = []
         while self._heap and self._heap[0].due_ms <= now_ms:

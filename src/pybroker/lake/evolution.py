@@ -107,7 +107,6 @@ def apart(name: str, kind: pa.DataType) -> str:
 
 
 def _same_but_for_case(names: list[str]) -> list[str]:
-    """Return a sentence for each pair of names that SQL engines cannot distinguish."""
     folded: dict[str, str] = {}
     return [
         f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot distinguish"
@@ -131,7 +130,6 @@ def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], p
 
 
 def _changes_inside(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
-    """Return whether a nested type changes. Impossible changes are added to `problems`."""
     if pa.types.is_struct(old):
         changed = False
         parts = {old.field(i).name: old.field(i) for i in range(old.num_fields)}

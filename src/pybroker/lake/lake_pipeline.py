@@ -171,7 +171,6 @@ class LakePipeline:
         )
 
     def _conflicted(self, attempt: int) -> None:
-        """Count a conflict, and pause for a random time, so that two writers do not conflict again."""
         self.figures.conflicts += 1
         time.sleep(random.uniform(0, min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))
 
@@ -252,7 +251,6 @@ class LakePipeline:
         )
 
     def _fitting(self, reading: RowReading) -> RowReading:
-        """Rename columns that the table cannot store, if the option for incompatible columns is set."""
         if not self._options.splits_columns:
             return reading
         fields = []

@@ -34,8 +34,6 @@ FORMAT_VERSION = 1
 
 @dataclass
 class _Log:
-    """The state of one version. `files` maps paths to [size, rows, partition]; `gone` maps removed paths to their removal time."""
-
     version: int = -1
     schema: str = ""
     partitioning: list[str] | None = None

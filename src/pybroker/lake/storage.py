@@ -114,7 +114,6 @@ class Storage:
 
     @staticmethod
     def _link(target: Path, content: bytes) -> None:
-        """Write a temporary file and link it, so that the name appears with the whole content or not at all."""
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         with temporary.open("wb") as file:

@@ -94,7 +94,6 @@ def reading_maker(
 
 
 def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -> pa.Schema:
-    """Return the requested columns, which always include the partition column."""
     payload = {field.name: field for field in fields_of(info, mode)}
     names: list[str] = []
     for name in settings.columns or (ALL_OF_THE_SCHEMA, *METADATA_COLUMNS):

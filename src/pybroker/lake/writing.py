@@ -104,8 +104,6 @@ def write_files(layout: FileLayout, schema: pa.Schema, batches: Iterable[pa.Reco
 
 
 class _OpenFile:
-    """A Parquet file being written. Buffers rows into row groups of a useful size."""
-
     def __init__(self, layout: FileLayout, storage: Storage, partition: int | None) -> None:
         directory = "" if layout.partitioning is None else layout.partitioning.path(partition) + "/"
         self._location = storage.location(f"{directory}{layout.prefix}.{uuid.uuid4().hex}.parquet")

@@ -205,7 +205,6 @@ def _quota(kind: BacklogQuotaType, topic: TopicPolicies, namespace: NamespacePol
 
 
 def _strategy(namespace: NamespacePolicies) -> str | None:
-    """Return the schema compatibility strategy, from the current property or the earlier one."""
     if namespace.schema_compatibility_strategy != "UNDEFINED":
         return namespace.schema_compatibility_strategy
     return _STRATEGY_OF_OLD.get(namespace.schema_auto_update_compatibility_strategy or "")

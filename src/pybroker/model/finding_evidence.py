@@ -179,7 +179,6 @@ def _fact(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def _flat(value: Any) -> str:
-    """Return a value in one line; only the first items of a list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

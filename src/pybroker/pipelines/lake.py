@@ -269,7 +269,6 @@ def _stop_on_signals(service: LakeService) -> None:
 
 
 def _dry_run(pipeline: LakePipeline, options: argparse.Namespace) -> int:
-    """Show the content of the next commit. Takes no lease and creates no table."""
     try:
         pipeline.look()
     except TableMissing:
@@ -316,8 +315,6 @@ def _maintain(maintenance: Maintenance, options: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """A progress bar with rows and remaining bytes, on terminals only."""
-
     def __init__(self, is_silent: bool) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -214,8 +214,6 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
 
 
 class _Replay:
-    """One run of a replay: partitions and entries one after the other."""
-
     def __init__(
         self,
         options: argparse.Namespace,
@@ -224,7 +222,6 @@ class _Replay:
         target: TopicName,
         window: tuple[int | None, int | None],
     ) -> None:
-        """`window`: publish times, if times define the range."""
         self.done = Replayed()
         self._options = options
         self._access = access

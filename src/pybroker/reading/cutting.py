@@ -25,7 +25,6 @@ def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
 
 
 def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
-    """Yield the entries before which the ledger is divided, for the required number of parts of similar size."""
     parts = -(-ledger.size_bytes // split_bytes)
     bytes_before = _bytes_before(ledger)
     part = 1

@@ -129,7 +129,6 @@ def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_
 
 @cache
 def _say_whether_compiled() -> None:
-    """Log once per process whether the compiled scanner is used."""
     if not IS_COMPILED:
         logs.info(
             "scanner.not_compiled",

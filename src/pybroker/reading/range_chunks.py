@@ -90,7 +90,6 @@ class RangeChunks:
         return found
 
     def _windows_backwards(self) -> Iterator[EntryRange]:
-        """Yield the available ranges before the range, the nearest first."""
         topic = self._range.topic
         plan = self._source.plan(topic, None, Place(self._range.ledger_id, self._range.first_entry_id))
         size = _FIRST_WINDOW_ENTRIES

@@ -169,7 +169,6 @@ class TypedReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _judge(self, topic: str, columns: dict[str, pa.Array], errors: pa.StringArray) -> None:
-        """Raise the first bad record, or add the errors to the error column, depending on the policy."""
         if self._reading.bad_records is BadRecords.FAIL:
             row = int(np.nonzero(np.asarray(errors.is_valid()))[0][0])
             raise self._bad_entry(topic, columns, row, errors[row].as_py())
@@ -220,7 +219,6 @@ def _same(left: SchemaInfo | None, right: SchemaInfo | None) -> bool:
 
 
 def _kept(info: SchemaInfo) -> dict[str, str]:
-    """Return the properties that affect decoding. Only clients use the other properties."""
     return {
         key: value for key, value in info.properties.items() if info.type == "KEY_VALUE" or key == "__PARSING_INFO__"
     }

@@ -592,8 +592,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
 
 class _Waiters:
-    """Tasks that wait for an event of the connection."""
-
     __slots__ = ("_events",)
 
     def __init__(self) -> None:

@@ -105,7 +105,6 @@ class ServerContext:
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
-        """Close a new connection, because the remaining file descriptors are needed for files."""
         self.runtime.stats.connections_refused += 1
         reason = "the connections have used all file descriptors except fileDescriptorsReserve; increase `ulimit -n`"
         self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)

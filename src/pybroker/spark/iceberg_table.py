@@ -42,8 +42,6 @@ class IcebergTableSource(DataSource):
 
 
 class _FilePartition(InputPartition):
-    """One data file with its delete files: all information that a task needs."""
-
     def __init__(self, task: bytes) -> None:
         super().__init__(task)
 
@@ -74,8 +72,6 @@ class _Reader(DataSourceReader):
 
 
 class _Table:
-    """The table that the options name, at one snapshot."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
 

@@ -23,8 +23,6 @@ def _skip(what: str) -> NoReturn:
 
 
 class _RemoteClock:
-    """The machine's clock, which tests cannot advance."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

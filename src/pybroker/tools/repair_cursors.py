@@ -288,7 +288,6 @@ def _coordinator_of(path: str) -> int | None:
 
 
 def _serial_of(cursor_id: str) -> tuple[int, ...]:
-    """Return a sort key in the order of cursor creation."""
     return tuple(int(part) for part in cursor_id.rpartition("#")[2].split(".") if part.isdigit())
 
 

@@ -121,7 +121,6 @@ def _require_known_layout(files: DataFiles) -> None:
 
 
 def _has_earlier_documents(files: DataFiles, rows: list[Row]) -> bool:
-    """Return whether the values have the layout before the current one."""
     try:
         connection = files.open_database(METADATA_FILE)
         try:

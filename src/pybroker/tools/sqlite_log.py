@@ -106,7 +106,6 @@ def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, pa
 
 
 def _check(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> tuple[_Sums, bool]:
-    """Return the checksums after a frame, and whether it is a valid frame of this log."""
     start = offset + _FRAME.size
     computed = _add(order, _add(order, sums, data[offset : offset + 8]), data[start : start + page_size])
     fields = _FRAME.unpack_from(data, offset)

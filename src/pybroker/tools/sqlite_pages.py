@@ -43,8 +43,6 @@ class _Cell(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A parsed page, with None for an unreadable cell."""
-
     cells: list[_Cell | None]
     last_child: int
 

@@ -312,7 +312,6 @@ def _show_nothing(_done_bytes: int, _total_bytes: int) -> None: ...
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar if stderr is a terminal and the extra `tools` is installed."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return

@@ -50,7 +50,6 @@ class FieldCount:
         )
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
-        """Count the fields of `message` in `data[pos:end]`. Raises ProtocolViolation if they are malformed."""
         fields = message.fields_by_number
         is_command = message.name.startswith("Command")
         while pos < end:

@@ -403,9 +403,6 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _in_order(command: bytes) -> bytes:
-    """Return the command with its fields in order and without unknown ones. Raises ProtocolViolation if it is
-    malformed.
-    """
     parsed = _parse_any(command)
     ordered = pb.BaseCommand(type=parsed.type)
     name = _FIELD_OF_TYPE[parsed.type]
@@ -430,7 +427,6 @@ def _skip(data: bytes, pos: int, end: int) -> int:
 
 
 def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, TxnId | None]:
-    """Scan a CommandSend with its tag at `pos`: (producer id, sequence id, highest sequence id, is chunk, transaction)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0

@@ -213,7 +213,6 @@ def deliver_at_ms(entry: bytes) -> int:
 
 
 def _not_negative(time_ms: int) -> int:
-    """Return 0 for a negative time, which is in the past."""
     return time_ms if time_ms < 1 << 63 else 0
 
 

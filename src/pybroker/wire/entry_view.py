@@ -179,5 +179,4 @@ def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]
 
 
 def _time(value: int) -> int:
-    """Return 0 for times beyond the signed range, which are invalid."""
     return value if value < 1 << 63 else 0

@@ -153,7 +153,6 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """Create a message from its metadata `said`."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(
@@ -212,6 +211,5 @@ def unpack_batch(
 
 
 def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
-    """Whether the bit of the message is set, which means that it is unacknowledged."""
     word = index >> 6
     return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)

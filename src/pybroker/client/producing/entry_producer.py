@@ -325,7 +325,6 @@ class Producer(ConnectionUser, ClientPart):
         self._changed.set()
 
     def _attach_again(self, reason: Exception) -> None:
-        """Reattach in the background, then send pending entries again."""
         if self._state is not ProducerState.READY:
             return
         if not self._settings.resends and len(self._pending):

@@ -257,7 +257,6 @@ class PartitionPublisher:
         return found
 
     def _stored(self, batch: _Batch, answers: list[asyncio.Future[EntryId]]) -> None:
-        """Set the message ids of a batch after the response to its last entry."""
         first, last = answers[0], answers[-1]
         failure = last.exception() or next((each.exception() for each in answers if each.exception()), None)
         if failure is not None:

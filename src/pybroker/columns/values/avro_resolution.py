@@ -211,7 +211,6 @@ def can_read(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _branch_for(writer: AvroType, branches: tuple[AvroType, ...]) -> int | None:
-    """Return the branch for a writer's type: first the same kind and name, then the same kind, then a promotion."""
     same = [index for index, branch in enumerate(branches) if branch.kind == writer.kind]
     named = [index for index in same if branches[index].name == writer.name]
     simple = [index for index in same if branches[index].simple_name == writer.simple_name]

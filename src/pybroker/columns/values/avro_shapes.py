@@ -261,7 +261,6 @@ class ListShape(Shape):
     def _follow_singly(
         self, lanes: Lanes, active: Numbers, totals: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
     ) -> None:
-        """Read the rest of the lists of a few lanes in plain Python."""
         data = memoryview(lanes.data)  # type: ignore[arg-type]
         for lane in active.tolist():
             bounds = array("q")

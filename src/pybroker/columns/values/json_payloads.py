@@ -66,7 +66,6 @@ class JsonReader(ReaderOfOneType):
         ]
 
     def _read_fast(self, part: pa.BinaryArray) -> list[pa.Array] | None:
-        """Return the columns; None if a row does not match its type exactly."""
         if self._fast is None or not len(part):
             return None
         try:

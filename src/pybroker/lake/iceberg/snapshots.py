@@ -218,7 +218,6 @@ class SnapshotWriter:
         return result + rest
 
     def _drop_unused(self, manifests: Sequence[ManifestFile]) -> None:
-        """Delete new manifests that were merged into other manifests of this snapshot."""
         used = {manifest.manifest_path for manifest in manifests}
         for location in [location for location in self.written if location not in used]:
             self._table.io.delete(location)

@@ -273,9 +273,6 @@ class _RangeReading:
             self._is_done = True
 
     async def _received(self, consumer: Consumer) -> list[ReceivedEntry]:
-        """Return received entries; none if the rest of the range has only markers and aborted messages. Raises
-        RequestTimedOut.
-        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:

@@ -117,8 +117,6 @@ class BulkSource(RestSource):
 
 
 class _BulkRead:
-    """The read of one range."""
-
     def __init__(self, rest: RestClient, options: SourceOptions, entries: EntryRange) -> None:
         self._rest = rest
         self._patience_s = options.patience_s
@@ -153,7 +151,6 @@ class _BulkRead:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _answer(self) -> Iterator[EntryRun]:
-        """Yield the runs of one response, in whole blocks."""
         reader = self._reader
         response = self._rest.open("GET", f"{self._path}?first={reader.next_entry_id}&end={reader.end_entry_id}")
         try:

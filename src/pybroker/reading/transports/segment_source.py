@@ -122,8 +122,6 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 class _SealedFile:
-    """The read of one range from an open segment file."""
-
     def __init__(self, path: Path, descriptor: int, entries: EntryRange) -> None:
         self._path = path
         self._descriptor = descriptor

@@ -117,7 +117,6 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
 
 
 async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
-    """Attach the consumer to `topic`, or raise TopicFenced if the topic is closing."""
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]

@@ -108,7 +108,6 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
-    """Send ERROR and close the connection. `note` is added to the log line only."""
     connection.runtime.stats.connections_failed += 1
     connection.refused("CONNECT", type(error)(f"{error}{note}"))
     connection.send(replies.error(replies.NO_REQUEST_ID, error))

@@ -104,7 +104,6 @@ def _require_list(connection: Connection, namespace: NamespaceName, what: str, c
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
-    """Return the pattern of the request; None if the client filters the list itself."""
     config = connection.runtime.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None

@@ -80,8 +80,6 @@ def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
 
 
 class _Spare:
-    """The unused part of the limits, never below zero."""
-
     def __init__(self, limits: Limits, taken: Sequence[Taken]) -> None:
         self.size_bytes = max(limits.size_bytes - sum(one.size_bytes for one in taken), 0)
         self.message_count = max(limits.message_count - sum(one.message_count for one in taken), 0)
@@ -109,8 +107,6 @@ def entry_count(plan: TopicPlan) -> int:
 
 @dataclass(frozen=True)
 class _Topic:
-    """The entries of one topic that a micro-batch may read, and their totals."""
-
     end: Place
     stretches: tuple[Stretch, ...]
     size_bytes: int
@@ -180,7 +176,6 @@ def _stretches_of(ledger: PlannedLedger) -> list[Stretch]:
 
 
 def _filled(known: Sequence[int | None], lengths: Sequence[int], total: int) -> list[int]:
-    """Fill unknown values from the rest of `total`, in proportion to their length, with at least one per entry."""
     rest = total - sum(value for value in known if value is not None)
     open_length = sum(length for value, length in zip(known, lengths, strict=True) if value is None)
     return [

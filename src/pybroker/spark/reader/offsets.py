@@ -233,7 +233,6 @@ def _bound(value: object, is_end: bool) -> Bound:
 
 
 def _bound_of_message_id(serialised: bytes, is_end: bool) -> Bound:
-    """Parse a message id in the Scala connector's form, which is inclusive."""
     try:
         message_id = pb.MessageIdData.FromString(serialised)
     except Exception as error:  # protobuf's DecodeError has no public base but Exception

@@ -75,7 +75,6 @@ def _settle_process() -> None:
 
 
 def _with_place(reading: TypedReading) -> TypedReading:
-    """Return `reading` with columns for the entry id and the batch index, which are added if they are missing."""
     columns = reading.columns
     for name in (_ENTRY, _BATCH_INDEX):
         if name not in columns.names:

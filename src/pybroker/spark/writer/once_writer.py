@@ -162,10 +162,6 @@ class OnceSender(PartitionSender):
             sequence_id += batch.message_count
 
     async def _prove(self, highest: int) -> None:
-        """Check after the first entry that the topic deduplicates: it must have stored the entry's sequence id.
-
-        Raises WriteFailed if not.
-        """
         await self.producer.flush()
         await self.producer.close()
         row = await self._attach(self._generation)

@@ -131,7 +131,6 @@ def _topic(values: OptionValues) -> str | None:
 
 
 def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
-    """Return the configured sink id of this query, or for a stream a digest of its checkpoint location."""
     option = "sinkId" if is_stream else "jobId"
     given = values.text(option) or values.text("sinkId")
     if given is not None:

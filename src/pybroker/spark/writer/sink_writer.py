@@ -120,7 +120,6 @@ class _Writer:
             writer.close()
 
     def _complete(self, messages: list[Any]) -> None:
-        """Complete the batch: note that it is stored (effectively once), or commit it (exactly once)."""
         sent = [each for each in messages if isinstance(each, TaskWritten)]
         if not sent or (who := sent[0].who) is None:
             return

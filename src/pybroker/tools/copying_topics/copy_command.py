@@ -76,7 +76,6 @@ class _CopyCommand:
             return await self._copy(source, target, topics)
 
     async def _topics(self, source: Side) -> Sequence[TopicName]:
-        """Return the topics to copy. Raises StoreError if there are none."""
         request = self._request
         if request.topic is not None:
             return [request.topic]

@@ -116,7 +116,6 @@ class TopicCopy:
     # --- the source --------------------------------------------------------------------------------------------------
 
     async def _recovered(self, info: ManagedLedgerInfo) -> LedgerList:
-        """Return the list of ledgers, all closed."""
         ledgers = LedgerList.decode(bytes(info.ledgers), 0)
         for ledger_id in ledgers.open_ledger_ids():
             ledgers.close_ledger(await self._source.ledgers.recover(ledger_id), info.created)
@@ -168,7 +167,6 @@ class TopicCopy:
         await self._copy_entries(copied, row.entry_count, _unchanged)
 
     async def _copy_entries(self, copied: CopiedLedger, entry_count: int, convert: Convert) -> None:
-        """Copy, close and compare a ledger."""
         store, listener, digest = self._target.ledgers, _Appends(), hashlib.sha256()
         next_entry_id = 0
         while next_entry_id < entry_count:
@@ -302,7 +300,6 @@ class TopicCopy:
     # --- verification ------------------------------------------------------------------------------------------------
 
     def _require_own(self, target: LoadedInfo) -> None:
-        """Raise StoreError if this copy has not created the topic in the target."""
         if target.info is None or (target.info.deleted and not self._progress.is_named):
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
@@ -323,7 +320,6 @@ class TopicCopy:
             )
 
     async def _verify(self, source: LoadedInfo, target: LoadedInfo, ledgers: LedgerList) -> None:
-        """Compare the target, as a broker will find it, with the source. Raises StoreError."""
         assert source.info is not None
         if target.info is None:
             raise StoreError(
@@ -417,7 +413,6 @@ class _Appends(AppendListener):
         self._done = asyncio.get_running_loop().create_future()
 
     async def stored(self) -> None:
-        """Wait until the run is stored. Raises StoreError."""
         if self._done is not None:
             await self._done
 
@@ -438,8 +433,6 @@ class _StateOwner(CursorOwner):
 
 
 class _Written:
-    """The completion of one write of a cursor."""
-
     def __init__(self) -> None:
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -450,5 +443,4 @@ class _Written:
             self._future.set_exception(error)
 
     async def done(self) -> None:
-        """Wait until the write is complete. Raises StoreError."""
         await self._future

@@ -18,8 +18,6 @@ _PROGRESS_S = 1.0
 
 @dataclass(slots=True)
 class _Run:
-    """Copies of consecutive entries on one bookie that are in the same state."""
-
     copy: EntryCopy
     first_entry_id: int
     last_entry_id: int
