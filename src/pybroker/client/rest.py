@@ -52,8 +52,8 @@ class RestClient:
     """One connection to the admin URL of `access`, or to the broker to which that redirects. Not thread-safe."""
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
-        """Does not connect yet. Requests to a busy or unreachable broker are repeated for `patience_s` seconds; for an
-        address that has never responded, which may be wrong, for `contact_patience_s` seconds.
+        """Create a client without connecting. Requests to a busy or unreachable broker are repeated for `patience_s`
+        seconds; for an address that has never responded, which may be wrong, for `contact_patience_s` seconds.
 
         Raises ClientError if `access` has no valid admin URL.
         """

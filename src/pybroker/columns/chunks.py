@@ -99,7 +99,8 @@ class ChunkedMessages:
 
     def add(self, chunk: Chunk, begin: Mark, end: Mark) -> list[Chunk] | LookBack | None:
         """Add the next chunk, which extends from `begin` to `end`. Return all chunks of its message if the message is
-        now complete, else None. After LookBack, the caller must call `found` before the next `add`.
+        now complete, None if it is not, or LookBack if its chunk 0 is in front of the range. After LookBack, the caller
+        must call `found` before the next `add`.
         """
         self._forget_old(end)
         known = self._open.get(chunk.uuid)

@@ -105,9 +105,7 @@ class VirtualRuntime(Runtime):
             self._alarm.cancel()
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Advance the time and run all timers that become due. `settle` is called after each step, and returns when the
-        broker has no more work.
-        """
+        """Advance the time and run all timers that become due. `settle` waits until the broker has no more work."""
         await self._settle()  # a task that was just started may not wait yet
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:

@@ -128,7 +128,7 @@ class LakeTable(ABC):
     @abstractmethod
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
         """Expire versions that are older than `older_than_ms` and not among the newest `keep_versions`, and delete the
-        files that only they need. Return their number.
+        files that only they need. Return the number of expired versions.
         """
 
     @abstractmethod

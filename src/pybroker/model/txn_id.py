@@ -44,7 +44,7 @@ def is_passed(least: int, mark: int) -> bool:
 
 
 def _before_first_id(mark: int) -> int:
-    """Return the number behind which the ids of the coordinator with this low-water mark begin."""
+    """Return the number after which the ids of the coordinator with this low-water mark begin."""
     if mark >= ID_BASE_BESIDE_PULSAR:
         return ID_BASE_BESIDE_PULSAR
     return (

@@ -70,8 +70,8 @@ class KeyCounts:
                 count.messages -= taken
 
     def heaviest(self, number: int, *, by_bytes: bool = False) -> list[tuple[bytes, KeyCount]]:
-        """Return the `number` keys with the most messages or bytes, in descending order. Equal keys are in the order of
-        their bytes.
+        """Return the `number` keys with the most messages or bytes, in descending order. Keys with equal counts are
+        sorted by key.
         """
         return sorted(
             self.keys.items(),

@@ -59,7 +59,9 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Return whether the stored or the declared size of the entry is above `quick_bytes`."""
+    """Return whether the entry is large, declares an uncompressed size above `quick_bytes`, or has very many
+    messages.
+    """
     if len(entry) > quick_bytes:
         return True
     try:

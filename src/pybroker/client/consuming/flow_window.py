@@ -49,7 +49,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """Return the number of messages for which the broker counts permits of an entry: 1 if its metadata is damaged."""
+    """Return the number of permits that an entry uses: its number of messages, or 1 if its metadata is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

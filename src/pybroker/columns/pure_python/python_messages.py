@@ -98,8 +98,8 @@ def scan_messages(
     messages: Records,
     properties: Records,
 ) -> tuple[int, int]:
-    """Write a record for each message of `entries`, beginning at the position in `state`, and move `state` behind them.
-    Return the numbers of messages and properties that were written.
+    """Write a record for each message of `entries`, beginning at the position in `state`, and advance `state`. Return
+    the numbers of messages and properties that were written.
 
     The scan stops when `messages` or `properties` is full, after the message with which the fields in `wanted` reach
     `max_bytes`, or at the end, where `state["entry"]` is the number of entries. If the properties of the first message

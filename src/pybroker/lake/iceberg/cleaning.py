@@ -24,7 +24,7 @@ from pybroker.lake.table_format import CommitConflict
 
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:
     """Expire snapshots without branch or tag that are older than `older_than_ms` and not among the newest
-    `keep_versions`. Then delete the files that only they need. Return their number.
+    `keep_versions`. Then delete the files that only they need. Return the number of expired snapshots.
 
     Raises CommitConflict. If the process is killed between the two steps, orphaned files remain.
     """

@@ -22,8 +22,8 @@ from pybroker.spark.reader.streaming import Document, StreamProgress
 
 
 class Declared:
-    """The columns that the query declares, and the topic schema with which they are read. The schema is fixed at its
-    first use.
+    """The columns that the query declares, and the topic schema with which they are read. The schema does not change
+    during the query.
     """
 
     def __init__(self, options: ReadOptions, columns: pa.Schema, pinned: tuple[SchemaInfo | None] | None) -> None:

@@ -53,8 +53,8 @@ class StreamProgress:
         """Return the end offset of the next micro-batch, without deleted topics. Return `start` if there is nothing to
         read.
 
-        `is_committed`: all messages before `start` were processed. The progress is then reported as in `commit`,
-        because Spark does not call `commit` for the last batch before a restart.
+        `is_committed`: all messages before `start` were processed. The progress is then reported as in `commit`, which
+        Spark may not have called for the last batch before a restart.
         """
         if is_committed:
             self.commit(start)

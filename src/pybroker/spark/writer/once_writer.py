@@ -224,8 +224,8 @@ class OnceWriter(TopicWriter):
 
 
 def plan_batch(options: WriteOptions) -> OncePlan:
-    """Create the notes topic of the sink if needed. The driver calls this before the tasks of a batch. Raises
-    WriteFailed.
+    """Create the notes topic of the sink if needed, and return the position from which the tasks read it. The driver
+    calls this before the tasks of a batch. Raises WriteFailed.
     """
 
     async def plan(background: BackgroundClient, topic: TopicName) -> OncePlan:
