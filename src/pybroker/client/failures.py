@@ -1,6 +1,4 @@
-"""Errors of the client. An error response of the broker is raised as the `BrokerError` of its code
-(`pybroker.errors`).
-"""
+"""Errors of the client. Error responses of the broker are raised as `BrokerError` (`pybroker.errors`)."""
 
 from __future__ import annotations
 

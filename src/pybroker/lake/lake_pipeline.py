@@ -1,9 +1,9 @@
-"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit against the
-loaded version.
+"""The main loop of a pipeline, which writes the messages of topics to a table.
 
-Only the table stores positions, so they always agree with its rows. Files of a process that was killed before the
-commit are deleted by maintenance. A conflict discards the work, unless the table still has the positions and the owner
-with which the work began: then the same files are committed after the other writer's changes.
+It loads the table, reads from the positions in it, writes files, and commits against the loaded version. Only the table
+stores positions, so they always agree with its rows. Files of a process that was killed before the commit are deleted
+by maintenance. A conflict discards the work, unless the table still has the positions and the owner with which the work
+began: then the same files are committed after the other writer's changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The evidence of a finding of `explain` in readable form: a list of hashes, consumers or producers as a table, all
-other values as facts.
+"""The evidence of a finding of `pybroker explain` as a table and facts, for display.
 
-Each value has a kind, which determines its unit: `text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past
-time, shown as an age) and `time` (a time that may be in the future). Times are in milliseconds since 1970.
+A list of hashes, consumers or producers is the table; all other values are facts. Each value has a kind, which
+determines its unit: `text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and
+`time` (a time that may be in the future). Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations

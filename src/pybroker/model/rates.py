@@ -49,7 +49,7 @@ class BucketsWindow:
         self._total: float = 0
 
     def update(self, buckets: Buckets) -> None:
-        """End the window with the histogram since the start of the broker."""
+        """End the window. `buckets` is the histogram since the start of the broker."""
         counts = buckets.counts.copy()
         self.counts = [count - before for count, before in zip(counts, self._counts, strict=True)]
         self.count = sum(self.counts)

@@ -1,8 +1,8 @@
-"""Matching of topic names against a client's pattern, and the hash by which a client detects that a list of names has
-changed.
+"""Matching of topic names against a client's pattern, and the hash of a list of topic names.
 
-Clients write patterns for Java. The broker evaluates them with RE2, in linear time and limited memory. If RE2 does not
-support a pattern (lookaround, backreferences), the broker sends the whole list, and the client filters it.
+A client detects by the hash that the list has changed. Clients write patterns for Java. The broker evaluates them with
+RE2, in linear time and limited memory. If RE2 does not support a pattern (lookaround, backreferences), the broker sends
+the whole list, and the client filters it.
 
 A pattern must match the whole name without its domain. Partitions are matched by the name of their partitioned topic.
 """

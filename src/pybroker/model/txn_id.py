@@ -54,7 +54,7 @@ def _before_first_id(mark: int) -> int:
 
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
     """Return the transactions in `known` that have ended because the coordinator's low-water mark rose from `before` to
-    `mark`. The cost is linear in the step or in `known`, whichever is smaller.
+    `mark`. The cost is linear in `mark` - `before` or in `known`, whichever is smaller.
     """
     before = max(before, _before_first_id(mark))
     if 4 * (mark - before) < len(known):

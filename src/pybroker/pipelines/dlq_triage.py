@@ -1,5 +1,4 @@
-"""Analysis of a dead letter topic: messages grouped by reason, original topic and key, with counts, times and sample
-message ids. Only reads.
+"""Analysis of a dead letter topic: messages grouped by reason, original topic and key. Only reads.
 
 The reason is a property that the application has set (--reason-property; else exception, error or reason). Without the
 property, the reason is that the payload cannot be decoded with its schema, or else that the message was redelivered too

@@ -1,5 +1,4 @@
-"""Prediction of hot keys: counts messages and bytes by key, and computes the load of each consumer of a Key_Shared
-subscription. Only reads.
+"""Prediction of hot keys: the load of each consumer of a Key_Shared subscription. Only reads.
 
 It uses the hash ranges of the current consumers of a subscription (--subscription), or of --consumers hypothetical
 ones.

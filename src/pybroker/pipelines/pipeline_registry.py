@@ -1,6 +1,6 @@
-"""The registry of pipelines. A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`,
-which returns the exit code.
+"""The registry of pipelines.
 
+A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which returns the exit code.
 Modules are imported when their pipeline is used, so a missing library affects only the pipelines that need it. The
 command line parses the options that select the broker, and passes the result as `connect`.
 """

@@ -1,10 +1,10 @@
-"""`pybroker pipeline replay`: copies a range of a topic to another topic. Entries are copied unchanged and in order,
-including batches, chunks and encrypted entries.
+"""`pybroker pipeline replay`: copies a range of a topic to another topic.
 
-The sequence id of each entry is computed from its position, and the name of the producer from --id. If the target
-deduplicates, an interrupted replay continues when it is started again, and no entry is stored twice. Otherwise a second
-run would store duplicates, so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish
-times are new unless --keep-publish-time is set.
+Entries are copied unchanged and in order, including batches, chunks and encrypted entries. The sequence id of each
+entry is computed from its position, and the name of the producer from --id. If the target deduplicates, an interrupted
+replay continues when it is started again, and no entry is stored twice. Otherwise a second run would store duplicates,
+so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish times are new unless
+--keep-publish-time is set.
 
 Exit codes: 0 success, 1 failure (start it again to continue), 2 wrong options.
 """

@@ -1,5 +1,4 @@
-"""Audit of the schema versions of messages: finds messages that cannot be decoded with their own schema version, or
-with the latest one. Only reads.
+"""Audit of schema versions: finds messages that their own or the latest schema cannot decode. Only reads.
 
 Exit codes: 0 success, 1 failure, 2 wrong options, 3 there are messages that cannot be decoded.
 """

@@ -1,5 +1,6 @@
-"""Chunked messages of one range of entries: searches the entries before the range for earlier chunks, and reads the
-payloads that a message needs.
+"""Assembly of the chunked messages of one range of entries.
+
+It searches the entries before the range for earlier chunks, and reads the payloads that a message needs.
 """
 
 from __future__ import annotations

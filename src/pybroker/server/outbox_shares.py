@@ -1,9 +1,9 @@
-"""Broker-wide limits of outbound buffers: decides which connections may receive more messages while their clients have
-unread data.
+"""Broker-wide limits of outbound buffers, which hold data that clients have not read.
 
-Below 50 % of the total, each connection may use its full per-connection limit. Above 50 %, connections over their fair
-share pause. At 100 %, all connections with unsent data pause. A connection without unsent data never pauses. A paused
-connection resumes when its client has read nearly everything.
+Decides which connections may receive more messages while their clients have unread data. Below 50 % of the total, each
+connection may use its full per-connection limit. Above 50 %, connections over their fair share pause. At 100 %, all
+connections with unsent data pause. A connection without unsent data never pauses. A paused connection resumes when its
+client has read nearly everything.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Attached(Protocol):
     """A producer or consumer."""
 
     def detach(self) -> None:
-        """Detach it from its topic."""
+        """Detach the producer or consumer from its topic."""
 
 
 T = TypeVar("T", bound=Attached)

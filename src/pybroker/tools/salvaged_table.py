@@ -67,8 +67,8 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Return whether the newest version of the page with the table's facts was found: a damaged log may contain a
-        newer one.
+        """Whether the newest version of the table `facts` was found, which has numbers about the whole checkpoint. A
+        damaged write-ahead log may contain a newer version.
         """
         return not self._pages.has_damaged_log
 

@@ -1,9 +1,8 @@
-"""Incremental decoder of ACK and REDELIVER commands with many message ids. Other connections are served between its
-steps.
+"""Incremental decoder of ACK and REDELIVER commands with many message ids.
 
-The command is scanned twice: first its fields, which may be in any order, then the ids, which are returned in slices of
-`SLICE_IDS`. Each slice is a smaller command, and the last one has the request id. Of a cumulative ACK only the last id
-is returned, because the others have no effect.
+Other connections are served between its steps. The command is scanned twice: first its fields, which may be in any
+order, then the ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command, and the last one has
+the request id. Of a cumulative ACK only the last id is returned, because the others have no effect.
 
 Limits: a step scans at most `SLICE_STEPS` fields or words; only the command and one slice are in memory.
 """

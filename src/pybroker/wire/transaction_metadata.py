@@ -1,6 +1,4 @@
-"""Transaction fields in an entry's metadata: the transaction of a message, or of a marker that records its commit or
-abort.
-"""
+"""Transaction fields in an entry's metadata: of a message, or of a commit or abort marker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A producer of complete entries on one topic or partition. It sends without waiting for receipts, and sends again
-after a lost connection.
+"""A producer of complete entries on one topic or partition.
+
+It sends without waiting for receipts, and sends again after a lost connection.
 
 Invariants: entries are stored in the order of `send`; each ends with its receipt or an error. An entry with a lost
 response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. In a

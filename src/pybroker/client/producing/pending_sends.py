@@ -1,5 +1,6 @@
-"""Entries of one producer without a response, which are sent again after a reconnection. Pure. Receipts arrive in the
-order of the entries.
+"""Entries of one producer without a response, which are sent again after a reconnection. Pure.
+
+Receipts arrive in the order of the entries.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Decoding of AVRO payloads into columns. A payload may have any schema version; its values are converted to the
-reader's schema.
+"""Decoding of AVRO payloads into columns.
+
+A payload may have any schema version; its values are converted to the reader's schema.
 """
 
 from __future__ import annotations

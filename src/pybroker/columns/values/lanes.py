@@ -131,7 +131,9 @@ class Lanes:
         return narrow
 
     def read_fixed(self, width: int) -> npt.NDArray[np.uint8]:
-        """Read the next `width` bytes of each lane as a row; zeros after a failure."""
+        """Read the next `width` bytes of each lane. Return a matrix with one row for each lane; zeros after a
+        failure.
+        """
         short = self.ends - self.places < width
         starts = self.places
         if short.any():

@@ -1,5 +1,6 @@
-"""Delta tables as targets of a pipeline. The commit that adds the files also sets the pipeline's positions and lease,
-as Delta's app transactions.
+"""Delta tables as targets of a pipeline.
+
+The commit that adds the files also sets the pipeline's positions and lease, as Delta's app transactions.
 
     <prefix>/epoch, <prefix>/until-ms            the lease; the commit information names its owner
     <prefix>/<topic>/ledger, .../entry           the position of each topic or partition

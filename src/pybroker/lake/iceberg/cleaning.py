@@ -1,6 +1,4 @@
-"""Deletion of unused files of Iceberg tables, which pyiceberg does not delete: files of expired snapshots, and orphaned
-files.
-"""
+"""Deletion of unused files of Iceberg tables: files of expired snapshots, and orphaned files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Iceberg tables as targets of a pipeline. The commit that adds the rows also sets the pipeline's positions and lease,
-as table properties.
+"""Iceberg tables as targets of a pipeline.
+
+The commit that adds the rows also sets the pipeline's positions and lease, as table properties.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Selection of the entries of a micro-batch: distributes the limits of bytes and messages over the topics, in
-proportion to their backlog.
+"""Selection of the entries of a micro-batch within limits of bytes and messages.
 
-The sizes between two known points of a ledger are estimated, so the limits are approximate. Each topic with a backlog
-gets at least one entry, so a query always makes progress.
+The limits are distributed over the topics, in proportion to their backlog. The sizes between two known points of a
+ledger are estimated, so the limits are approximate. Each topic with a backlog gets at least one entry, so a query
+always makes progress.
 """
 
 from __future__ import annotations

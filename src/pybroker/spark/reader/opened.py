@@ -1,7 +1,6 @@
-"""Entry sources that stay open in a worker process, so that later tasks reuse their connections, leases and mapped
-files.
+"""Entry sources that stay open in a worker process, for use by later tasks.
 
-Spark often reuses its Python workers for a whole query.
+Later tasks reuse their connections, leases and mapped files. Spark often reuses its Python workers for a whole query.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Progress of a stream: initial offset, next offset within limits, tasks between two offsets, and the progress
-subscription.
+"""Progress of a stream: its first offset, the next offset, tasks, and the progress subscription.
 
 Runs on the driver, in one process for the duration of the query. Independent of Spark.
 

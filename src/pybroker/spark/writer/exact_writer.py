@@ -1,5 +1,4 @@
-"""Exactly-once delivery. Each task writes in its own transaction; the driver commits the transactions of all tasks
-together.
+"""Exactly-once delivery: tasks write in transactions, which the driver commits together.
 
 Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost
 response may or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in

@@ -1,8 +1,8 @@
-"""The progress of a copy of one topic: a file below `copies/` of the data directory, replaced atomically after each
-step.
+"""The progress of a copy of one topic.
 
-A ledger is recorded when the target has assigned its id, before its first entry. An interrupted copy of a ledger begins
-again in a new ledger, and the incomplete ledger is deleted; complete ledgers are not copied again.
+It is a file below `copies/` of the data directory, replaced atomically after each step. A ledger is recorded when the
+target has assigned its id, before its first entry. An interrupted copy of a ledger begins again in a new ledger, and
+the incomplete ledger is deleted; complete ledgers are not copied again.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class TopicReader:
         self._tool.write({"kind": "damage", **more, "text": text})
 
     async def read(self) -> TopicDocuments:
-        """Read the documents. Raises StoreError if the topic does not exist or its document is damaged, and
-        ZooKeeperError.
+        """Read the topic's metadata documents. Raises StoreError if the topic does not exist or its document is
+        damaged, and ZooKeeperError.
         """
         path = metadata_paths.managed_ledger(self._topic)
         document = document_path(path)
@@ -155,7 +155,7 @@ async def _last_entry(reader: LedgerReader) -> Entry | None:
 
 
 async def list_topic(tool: LedgerTool, topic: TopicName) -> int:
-    """Print the topic, its ledgers, and its cursors."""
+    """Print the topic, its ledgers, and its cursors. Return the exit code."""
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     _write_topic(tool, documents)
@@ -168,7 +168,7 @@ async def list_topic(tool: LedgerTool, topic: TopicName) -> int:
 
 
 async def dump_topic(tool: LedgerTool, topic: TopicName, *, with_payloads: bool) -> int:
-    """Print the topic, the entries of its ledgers, and its cursors."""
+    """Print the topic, the entries of its ledgers, and its cursors. Return the exit code."""
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     _write_topic(tool, documents)
@@ -185,7 +185,9 @@ async def dump_topic(tool: LedgerTool, topic: TopicName, *, with_payloads: bool)
 
 
 async def verify_topic(tool: LedgerTool, topic: TopicName) -> int:
-    """Read every copy of every entry of the topic's ledgers, and compare counts with the topic's document."""
+    """Read every copy of every entry of the topic's ledgers, and compare the numbers of entries with the topic's
+    metadata. Return the exit code.
+    """
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     verification = Verification(tool)
