@@ -52,7 +52,7 @@ def parse_target(text: str) -> Broker:
     name, _, rest = text.partition("=")
     url, *more = rest.split(",")
     if not name or not url.startswith("pulsar://"):
-        raise ValueError(f"not NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]: {text}")
+        raise ValueError(f"the target {text} is invalid: use NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]")
     return Broker(name, url, pid=int(more[0]) if more else None, durability=more[1] if len(more) > 1 else "unknown")
 
 

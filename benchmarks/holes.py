@@ -21,7 +21,9 @@ def publish(broker: Broker, topic: str, entries: int) -> int:
     publisher.link.close()
     last = publisher.last_receipt.message_id
     if last.entryId != entries - 1:
-        raise load.LoadError(f"{entries} entries in one ledger were wanted, the last is {last.ledgerId}:{last.entryId}")
+        raise load.LoadError(
+            f"{entries} entries in one ledger were expected, but the last one is {last.ledgerId}:{last.entryId}"
+        )
     return int(last.ledgerId)
 
 
@@ -53,7 +55,7 @@ def check(broker: Broker, topic: str, number: int, holes: int) -> None:
     found = [entry_id for _, entry_id in witness.positions]
     if found != list(range(0, 2 * holes, 2)):
         wrong = next(entry_id for due, entry_id in zip(range(0, 2 * holes, 2), found, strict=False) if entry_id != due)
-        raise load.LoadError(f"{subscription_name(number)}: entry {wrong} is not what should come next")
+        raise load.LoadError(f"{subscription_name(number)}: entry {wrong} was delivered out of order")
 
 
 def first_entry(broker: Broker, topic: str, number: int) -> None:

@@ -361,4 +361,4 @@ def run(drivers: list[Driver], until: Callable[[], bool], timeout_s: float) -> N
                     key.data.read()
                 ready.append(key.data)
             if time.monotonic() > deadline_s:
-                raise LoadError(f"not done after {timeout_s} s")
+                raise LoadError(f"the load did not complete within {timeout_s} s")

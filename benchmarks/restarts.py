@@ -50,7 +50,9 @@ def recovery(settings: Settings, entries: int, more: Mapping[str, str]) -> Figur
         witness.note_rest()
         witness.link.close()
         if witness.positions != sorted(set(witness.positions)) or len(witness.positions) != entries:
-            raise load.LoadError(f"{entries} entries in order were due, {len(witness.positions)} came")
+            raise load.LoadError(
+                f"{entries} entries in order were expected, and {len(witness.positions)} were received"
+            )
     return figures
 
 

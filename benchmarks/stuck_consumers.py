@@ -173,7 +173,7 @@ def _draining_key(broker: Broker, topic: str) -> str:
 
 def _expect(pipe: Connection, what: str) -> None:
     if not pipe.poll(TIMEOUT_S) or pipe.recv() != what:
-        raise RuntimeError(f"a consumer did not say {what!r}")
+        raise RuntimeError(f"a consumer did not report {what!r}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

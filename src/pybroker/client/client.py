@@ -226,4 +226,4 @@ class Client(Closing):
             if answer.proxy_through_service_url:
                 return await self.connection_to(self._seeds[self._seed], behind_proxy=target)
             return await self.connection_to(target)
-        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times")
+        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times without a result: try again")

@@ -188,7 +188,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         try:
             value = kind(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{option} {value!r} is not a number") from None
+            raise ValueError(f"{option} {value!r} is invalid: use a number") from None
     else:
         value = str(value)
     if name in _CHOICES and value not in _CHOICES[name]:

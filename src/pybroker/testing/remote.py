@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pybroker.embedding import Faults
 
 
-def _skip(what: str) -> NoReturn:
-    raise SkipTest(f"the test needs the embedded broker, but --pulsar-url is set: {what}")
+def _skip(reason: str) -> NoReturn:
+    raise SkipTest(f"the test needs the embedded broker, but --pulsar-url is set: {reason}")
 
 
 class _RemoteClock:

@@ -77,12 +77,14 @@ class MessageConsumer(Receiver, ClientPart):
     async def _arrival(self) -> None:
         while not self._queue:
             if self._is_closed:
-                raise ClientError(f"the consumer of {self.subscription} is closed")
+                raise ClientError(f"the consumer of subscription {self.subscription} is closed: create a new consumer")
             failure = next((each.failure for each in self._partitions.values() if each.failure is not None), None)
             if failure is not None:
                 raise failure
             if all(each.is_at_end for each in self._partitions.values()):
-                raise EndOfTopic(f"{self.subscription} has no more messages, because the topic is terminated")
+                raise EndOfTopic(
+                    f"subscription {self.subscription} has no more messages, because the topic is terminated"
+                )
             self._changed.clear()
             await self._changed.wait()
 

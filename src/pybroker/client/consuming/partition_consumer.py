@@ -127,7 +127,7 @@ class PartitionConsumer(ConnectionUser):
                 raise ConnectionLost(f"the consumer of {self.topic} is closed")
             if consumer_id not in connection.consumers:
                 raise connection.failure or ConnectionLost(
-                    f"the broker closed the new consumer of {self.topic} at once"
+                    f"the broker closed the new consumer of {self.topic} immediately: the broker's log has the reason"
                 )
         except BaseException:
             connection.detach_consumer(consumer_id)  # the broker may have attached it, and it would block others

@@ -307,7 +307,7 @@ class Producer(ConnectionUser, ClientPart):
                 raise self._failure
             if producer_id not in connection.producers:
                 raise connection.failure or ConnectionLost(
-                    f"the broker closed the new producer on {self.topic} at once"
+                    f"the broker closed the new producer on {self.topic} immediately: the broker's log has the reason"
                 )
         except BaseException:
             connection.detach_producer(producer_id)  # the broker may have attached it, and it would hold the name

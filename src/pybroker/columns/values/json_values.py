@@ -94,33 +94,33 @@ def _boolean(value: Any) -> bool | None:
     raise Unfit(f"the value {_shown(value)} is not a boolean")
 
 
-def _number(value: Any, what: str) -> Any:
+def _number(value: Any, expected: str) -> Any:
     if isinstance(value, str) and len(value) <= MAX_NUMBER_TEXT:
         text = value.strip()
         try:
             return int(text) if text.lstrip("+-").isdecimal() else Decimal(text)
         except (ValueError, InvalidOperation):
-            raise Unfit(f"the value {_shown(value)} is not {what}") from None
+            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise Unfit(f"the value {_shown(value)} is not {what}")
+        raise Unfit(f"the value {_shown(value)} is not {expected}")
     return value
 
 
 def _whole(bits: int) -> Convert:
-    what = "an int" if bits == 32 else "a long"
+    expected = "an int" if bits == 32 else "a long"
     largest = 1 << (bits - 1)
 
     def convert(value: Any) -> int | None:
         if value is None:
             return None
         if type(value) is not int:
-            value = _number(value, what)
+            value = _number(value, expected)
             if not isinstance(value, int):
                 if not math.isfinite(value) or abs(value) >= 1 << 64 or value != int(value):
-                    raise Unfit(f"the value {_shown(value)} is not {what}")
+                    raise Unfit(f"the value {_shown(value)} is not {expected}")
                 value = int(value)
         if not -largest <= value < largest:
-            raise Unfit(f"the value {_shown(value)} does not fit into {what} ({bits} bits)")
+            raise Unfit(f"the value {_shown(value)} does not fit into {expected} ({bits} bits)")
         return int(value)
 
     return convert
@@ -166,21 +166,21 @@ def _latin(value: Any) -> bytes | None:
 
 
 def _decimal(logical: Logical) -> Convert:
-    what = f"a decimal({logical.precision}, {logical.scale})"
+    expected = f"a decimal({logical.precision}, {logical.scale})"
 
     def convert(value: Any) -> Decimal | None:
         if value is None:
             return None
-        number = _number(value, what)
+        number = _number(value, expected)
         try:
             exact = Decimal(repr(number) if isinstance(number, float) else number)
         except InvalidOperation:
-            raise Unfit(f"the value {_shown(value)} is not {what}") from None
+            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
         _, digits, exponent = exact.normalize().as_tuple() if exact.is_finite() else (0, (), "n")
         if not isinstance(exponent, int) or -exponent > logical.scale:
-            raise Unfit(f"the value {_shown(value)} is not {what}")
+            raise Unfit(f"the value {_shown(value)} is not {expected}")
         if any(digits) and len(digits) + exponent > logical.precision - logical.scale:
-            raise Unfit(f"the value {_shown(value)} is not {what}")
+            raise Unfit(f"the value {_shown(value)} is not {expected}")
         return exact
 
     return convert

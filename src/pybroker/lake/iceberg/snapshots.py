@@ -157,7 +157,7 @@ class SnapshotWriter:
         self._removed_files: list[DataFile] = []
         if self._parent is None:
             if removed:
-                raise FilesGone("the table is empty")
+                raise FilesGone("the files to replace are no longer in the table, because the table is empty")
             return []
         kept: list[ManifestFile] = []
         present = [

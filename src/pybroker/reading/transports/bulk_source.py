@@ -145,7 +145,7 @@ class _BulkRead:
                 continue
             if time.monotonic() + pause_s > deadline_s:
                 raise Unreachable(
-                    f"{self._what()} failed: {self._rest.where} stopped responding: {_shown(failure)}"
+                    f"{self._name_of_read()} failed: {self._rest.where} stopped responding: {_shown(failure)}"
                 ) from failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -157,7 +157,7 @@ class _BulkRead:
             left_bytes = response.length
             if left_bytes is None:
                 raise ReadingFailed(
-                    f"{self._what()} failed: {self._rest.where} did not send the length of its response"
+                    f"{self._name_of_read()} failed: {self._rest.where} did not send the length of its response"
                 )
             rest = memoryview(b"")
             while left_bytes and not reader.is_done:
@@ -185,7 +185,7 @@ class _BulkRead:
         entries = self._entries
         if error.status in {NOT_FOUND, GONE, BEYOND_END}:
             raise DataLoss(
-                f"{self._what()} failed: entries from {entries.ledger_id}:{self._reader.next_entry_id} on are "
+                f"{self._name_of_read()} failed: entries from {entries.ledger_id}:{self._reader.next_entry_id} on are "
                 f"lost: {error}"
             ) from error
         if error.status not in BUSY_STATUSES:
@@ -194,11 +194,11 @@ class _BulkRead:
     def _loss(self, damage: DamagedBlocks) -> DataLoss:
         ledger_id = self._entries.ledger_id
         return DataLoss(
-            f"{self._what()}: entries {ledger_id}:{damage.first_entry_id} to {ledger_id}:{damage.last_entry_id} are damaged:"
-            f" {damage}; `pybroker ledger verify` lists the damage"
+            f"{self._name_of_read()}: entries {ledger_id}:{damage.first_entry_id} to {ledger_id}:{damage.last_entry_id} are"
+            f" damaged: {damage}; `pybroker ledger verify` lists the damage"
         )
 
-    def _what(self) -> str:
+    def _name_of_read(self) -> str:
         entries = self._entries
         first, end = entries.first_entry_id, entries.end_entry_id
         return f"{entries.topic}: entries {entries.ledger_id}:{first} up to {entries.ledger_id}:{end}"

@@ -33,7 +33,7 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
         raise error(f"the {owner} properties have {size_bytes} bytes, which exceeds {limit_key}={limit}")
 
 
-def require_short_name(name: str, what: str) -> None:
+def require_short_name(name: str, kind: str) -> None:
     """Raise NotAllowedError if the name is longer than the longest topic name."""
     if len(name) > MAX_TOPIC_LENGTH:
-        raise NotAllowedError(f"the {what} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")
+        raise NotAllowedError(f"the {kind} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")

@@ -110,14 +110,14 @@ def _sink(background: BackgroundClient, options: WriteOptions, who: Writer, atte
 
 
 def _on_the_driver(
-    options: WriteOptions, what: str, work: Callable[[BackgroundClient], Coroutine[Any, Any, Result]]
+    options: WriteOptions, operation: str, work: Callable[[BackgroundClient], Coroutine[Any, Any, Result]]
 ) -> Result:
     background = BackgroundClient(options.access)
     try:
         return background.run(work(background))
     except (ClientError, BrokerError, ValueError) as error:
         raise WriteFailed(
-            f"{what} of the sink {options.sink_id} failed at {options.access.admin_url}: {error}"
+            f"{operation} of the sink {options.sink_id} failed at {options.access.admin_url}: {error}"
         ) from error
     finally:
         background.close()

@@ -242,11 +242,11 @@ class TopicWriter:
             raise WriteFailed(f"the data frame cannot be written to {name}: {error}") from error
         return Destination(name, partitions, encoder, self._task)
 
-    def _do(self, what: str, work: Coroutine[Any, Any, Result]) -> Result:
+    def _do(self, operation: str, work: Coroutine[Any, Any, Result]) -> Result:
         try:
             return self._background.run(work)
         except (ClientError, BrokerError, AccessRefused) as error:
-            raise WriteFailed(f"{what} over {self._options.access.service_url} failed: {error}") from error
+            raise WriteFailed(f"{operation} over {self._options.access.service_url} failed: {error}") from error
 
 
 def _record_name(name: TopicName) -> str:

@@ -40,7 +40,9 @@ class PositionMap:
         """Convert the position of an entry. Raises StoreError if its ledger is not copied."""
         target = self._exact.get(position.ledger_id)
         if target is None:
-            raise StoreError(f"entry {position} is in a ledger that the managed ledger info does not name")
+            raise StoreError(
+                f"entry {position} is in a ledger that the managed ledger info does not list, so it cannot be copied"
+            )
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:

@@ -120,9 +120,11 @@ class MembersWriter(Writer):
             except CannotEncode as error:
                 raise error.at(where[error.row]) from None
         if (given > 1).any():
-            raise CannotEncode(first_true(given > 1), "the union has values in several of its members")
+            raise CannotEncode(first_true(given > 1), "the union has values in several of its members: set only one")
         if self._null is None and (given == 0).any():
-            raise CannotEncode(first_true(given == 0), "no member of the union has a value, and the union has no null")
+            raise CannotEncode(
+                first_true(given == 0), "no member of the union has a value, and the union has no null: set one member"
+            )
         whole = pa.concat_arrays(pieces).take(pa.array(index, mask=given == 0))
         return whole if self._null is None else whole.fill_null(_index_byte(self._null))
 

@@ -62,7 +62,7 @@ def value_encoder(
         if primitive is not None:
             return _ColumnEncoder(fields[0], primitive, _primitive_schema(primitive))
     if not fields:
-        raise Misfit("no column contains the payload")
+        raise Misfit("no column contains the payload: add a column such as value")
     return _record_encoder(fields, SchemaInfo("JSON" if new == "JSON" else "AVRO", definition_for(fields, name)))
 
 
