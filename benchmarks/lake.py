@@ -1,10 +1,9 @@
 """Throughput of `lake`, compared with Spark writing the same rows: `python -m benchmarks.lake --rows 500000`.
 
 One broker in its own process, one topic of 1 KiB messages in batches. First, each into a new table: the pipeline with
-each format from segment files, and from the bulk endpoint. Then, alternating with the pipeline: Spark 4.1 with the
-Iceberg jar, if available, writing the same table (local[2]; format 2, zstd level 1, a catalog on SQLite) from the same
-rows in uncompressed Parquet; and Spark's Parquet writer (zstd). Each figure is the median of `--rounds`. Only figures
-of one run are comparable.
+each format from segment files, and from the bulk endpoint. Then, alternating with the pipeline: Spark with the Iceberg
+jar, if available, writing the same table from the same rows in uncompressed Parquet; and Spark's Parquet writer. Each
+figure is the median of `--rounds`. Only figures of one run are comparable.
 """
 
 from __future__ import annotations

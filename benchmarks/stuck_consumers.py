@@ -1,16 +1,15 @@
-"""Effect of a stuck key or consumer of a Key_Shared subscription on the other keys and consumers: `python -m
-benchmarks.stuck_consumers`.
+"""Effect of a stuck key or consumer of a Key_Shared subscription on the other keys and consumers.
 
-Official client, three consumers in their own processes, a backlog of small unbatched messages. A quarter of them have
-the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the others, and:
+Three consumers of the official client in their own processes, a backlog of small unbatched messages. A quarter of them
+have the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the others, and:
 
     nothing         consumes like the others
     stuck hash      holds a message of the hot key, whose hash has moved to another consumer; consumes everything else
     stuck consumer  consumes nothing
     slow consumer   consumes a message every 5 ms, with a queue of 10
 
-The rate of the other two consumers covers their messages of the 1,999 keys, from the start to the last one. Each case
-runs with the default look-ahead limit and with a limit of 20,000 bytes; rounds alternate.
+The rate is that of the other two consumers, for messages of the 1,999 keys. Each case runs with the default look-ahead
+limit and with a limit of 20,000 bytes; rounds alternate.
 """
 
 import argparse

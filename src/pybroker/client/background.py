@@ -39,7 +39,6 @@ class BackgroundClient:
             raise
 
     def another(self) -> Client:
-        """Create another client on the same event loop, with its own connections."""
         client = self.run(_made(self._access))
         self._clients.append(client)
         return client

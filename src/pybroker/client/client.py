@@ -89,7 +89,6 @@ class Client(Closing):
         self._process_id = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections. Waiting calls of producers and consumers raise an error."""
         self._closed = True
         while self.parts:
             await self.parts.popitem()[0].client_closed()

@@ -132,7 +132,6 @@ class RestClient:
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether no broker has answered at this address yet."""
         return self._contact_patience_s is not None and not self._has_answered
 
     def close(self) -> None:

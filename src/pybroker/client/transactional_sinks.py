@@ -111,13 +111,11 @@ class Sink:
 
     async def commit_together(self, batch: int, transactions: Iterable[Transaction | TxnId]) -> bool:
         """Commit all transactions of a batch atomically and durably. Return False if this batch or a later one was
-        already committed.
+        already committed. All other open transactions of the sink up to this batch are aborted.
 
-        `Sink.transaction` opened the transactions for this batch, in this or another process; another process must have
-        received all responses in them. All other open transactions of the sink up to this batch are aborted.
-
-        Raises TransactionFailed if an operation in this process failed, and BatchRefused if a transaction has ended:
-        then nothing is committed, and the transactions of this process are aborted. After ConnectionLost and the
+        `Sink.transaction` opened the transactions, in this or another process; another process must have received all
+        responses in them. After TransactionFailed (an operation in this process failed) and BatchRefused (a transaction
+        has ended), nothing is committed, and the transactions of this process are aborted. After ConnectionLost and the
         broker's errors, the result is unknown: call again.
         """
         given = list(transactions)

@@ -187,7 +187,6 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def close(self) -> None:
-        """Stop the broker and notify clients. Idempotent."""
         async with self._changing:
             self._is_closed = True
             running, self._running = self._running, None
@@ -335,7 +334,6 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete the broker's files in `directory`, which may contain other files."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

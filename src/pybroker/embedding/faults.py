@@ -156,7 +156,6 @@ class Fault:
             warn_of([unused])
 
     def end(self) -> Unused | None:
-        """End the fault and return the warning if it never happened."""
         return self._undo()
 
     def __enter__(self) -> Self:
@@ -307,7 +306,6 @@ class Faults:
         warn_of(self.end_all())
 
     def end_all(self) -> list[Unused]:
-        """End all faults. Return the warnings about faults that never happened."""
         unused = []
         while self._made:
             report = self._made[-1].end()

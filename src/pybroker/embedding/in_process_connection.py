@@ -125,7 +125,6 @@ class EmbeddedConnection(Connection, Line):
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """Return the command with its times advanced like the broker's clock."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))

@@ -38,8 +38,6 @@ class MovedClock(Clock):
 
 
 class _Ringing(Timer):
-    """A timer, due at `due_ms` of the clock's monotonic time."""
-
     __slots__ = ("callback", "due_ms", "is_cancelled", "serial")
 
     def __init__(self, due_ms: float, serial: int, callback: Callable[[], None]) -> None:

@@ -327,14 +327,12 @@ class LakePipeline:
         self._reload()
 
     def _renew_if_needed(self) -> None:
-        """Renew the lease after half of its duration, even if there are no new entries."""
         lease = self.state.progress.lease
         now_ms = self._now_ms()
         if lease.until_ms - now_ms < self._options.lease_ms // 2:
             self._put_lease(now_ms + self._options.lease_ms)
 
     def end(self) -> None:
-        """Release the lease, so that the next process can begin at once."""
         if self._state is not None and self.state.progress.lease.epoch == self._epoch:
             self._put_lease(0)
 

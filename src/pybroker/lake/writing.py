@@ -170,8 +170,6 @@ def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
 
 
 class _Projection:
-    """Converts batches to the columns and types of the file. Missing columns are null."""
-
     def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
         unknown = [name for name in source.names if name not in target.names]
         assert not unknown, f"columns {unknown} are read but not in the table: it should have been evolved first"

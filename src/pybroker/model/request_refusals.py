@@ -48,6 +48,5 @@ class Refusals:
         return unlogged
 
     def totals(self) -> Iterator[tuple[str, str, int]]:
-        """Yield command, cause and number of rejections since the start."""
         for (command, cause), row in self._rows.items():
             yield command, cause, row.total

@@ -53,7 +53,6 @@ class IdleSources:
             old.close()
 
     def close(self) -> None:
-        """Close all unused sources. The pool stays usable."""
         with self._lock:
             self._forget_the_parents()
             sources = list(self._idle.values())

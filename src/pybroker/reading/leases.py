@@ -61,7 +61,6 @@ class Leases:
         return name.local_name in self._places.get(name.namespace, ())
 
     def close(self) -> None:
-        """Release all leases, if the broker can be reached. Idempotent."""
         self._closing.set()
         thread, self._thread = self._thread, None
         if thread is not None:

@@ -121,7 +121,6 @@ class TypedReader:
             yield self._typed(entries.topic, messages, decoder)
 
     def _wanted_fields(self) -> list[str]:
-        """Return the payload columns to decode: the requested columns, or all if only their errors are requested."""
         payload = [each.name for each in fields_of(self._reading.schema_info, self._reading.value_mode)]
         wanted = [name for name in payload if name in self.schema.names]
         return wanted or (payload if ERROR_COLUMN in self.schema.names else [])
@@ -135,7 +134,6 @@ class TypedReader:
         return tuple(columns)
 
     def _message_policy(self) -> BadRecords:
-        """Return the policy of the message decoder, which omits error texts that no column shows."""
         policy = self._reading.bad_records
         is_shown = policy is not BadRecords.COLUMN or ERROR_COLUMN in self.schema.names
         return policy if is_shown else BadRecords.NULL

@@ -100,7 +100,6 @@ class Listener:
             connection.hold_for_stop()
 
     async def close(self) -> None:
-        """Close all connections after their queued data is written."""
         self.stop_reading()
         self.context.is_closed = True
         for connection in list(self.context.connections):

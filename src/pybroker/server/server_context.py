@@ -158,9 +158,6 @@ class ServerContext:
             logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def is_logged(self, connection: Connection, event: str, topic: str = "") -> bool:
-        """Count an event of attaching or detaching. Return whether to log it, so that a client that reconnects
-        repeatedly does not fill the log.
-        """
         is_due = self._repeated_events.add(ClientId(connection.host, connection.role or "none"), event, topic)
         return is_due or logs.is_debug()
 

@@ -33,8 +33,6 @@ NOT_FOUND = 404
 
 
 class _TableSource(DataSource):
-    """A table with fixed columns. A query may declare a subset of them."""
-
     columns: ClassVar[pa.Schema]
 
     def schema(self) -> StructType:

@@ -34,8 +34,6 @@ class _RemoteClock:
 
 
 class _RemoteFaults:
-    """Replacement for faults, which an external broker does not support. Access to any fault skips the test."""
-
     def undo_all(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:

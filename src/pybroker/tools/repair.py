@@ -3,14 +3,11 @@
 Nothing is deleted: replaced files move to `taken-away-<time>` in the directory, and a segment file is copied there
 before it changes. The repair rewrites `checkpoint.db` and, if necessary, `metadata.db`, and appends the journal's
 entries to their segments. Lost entries keep their positions; reading one of them fails with an error. The logs of
-transaction coordinators cannot have gaps and are rewritten. `repair_cursors.py` makes cursors and transactions
-consistent.
+transaction coordinators cannot have gaps and are rewritten.
 
 Memory: the entries of the journal, and the file and log of a damaged database.
 
 Failure: after an interruption, move the files in `taken-away-<time>` back and run the repair again.
-
-Concurrency: the repair locks the directory.
 """
 
 from __future__ import annotations
@@ -409,7 +406,6 @@ class Repair:
             )
 
     def _find_deleted_ledgers(self) -> bool:
-        """Return whether a topic lists deleted ledgers, which shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
             reason = "was deleted, so the managed ledger info is older"

@@ -253,7 +253,6 @@ class DatabasePages:
 
 
 def _is_inner(row: Row) -> bool:
-    """Return whether the row belongs to SQLite's schema, or to the index of a table's key."""
     return len(row) == _INDEX_COLUMNS or (len(row) == _SCHEMA_COLUMNS and row[0] in ("table", "index", "trigger"))
 
 

@@ -1,9 +1,9 @@
 """Upper bound of the number of messages in an entry, derived from its size without decompressing it.
 
 The broker allocates bit sets for the messages of a batch, so a tiny entry that claims two billion messages would be
-expensive. Each message takes at least six bytes before compression: four for its metadata size and two for the required
-field. The uncompressed size is the declared one, limited by the maximum expansion of the codec. For Zstandard, which
-has no maximum, and for encrypted batches only the declared size counts. `maxMessagesInBatch` limits all batches.
+expensive. Each message takes at least six bytes before compression. The uncompressed size is the declared one, limited
+by the maximum expansion of the codec. For Zstandard, which has no maximum, and for encrypted batches only the declared
+size counts. `maxMessagesInBatch` limits all batches.
 """
 
 from __future__ import annotations

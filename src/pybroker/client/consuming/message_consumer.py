@@ -177,7 +177,6 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, and close this consumer. The subscription must have no other consumer."""
         for each in self._partitions.values():
             await each.unsubscribe()
         await self.close()

@@ -345,7 +345,6 @@ class PartitionConsumer(ConnectionUser):
     # --- redelivery
 
     def negatively_acknowledge(self, message_id: MessageId, delay_s: float) -> None:
-        """Request redelivery of the message's entries after `delay_s` seconds."""
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
         at = (message_id.ledger_id, message_id.entry_id)
@@ -467,7 +466,6 @@ class PartitionConsumer(ConnectionUser):
             self._nack_timer.cancel()
 
     async def close(self) -> None:
-        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or again later."""
         self.stop()
         connection, self._connection = self._connection, None
         if connection is None or connection.consumers.pop(self._consumer_id, None) is None:

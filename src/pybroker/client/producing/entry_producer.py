@@ -183,7 +183,6 @@ class Producer(ConnectionUser, ClientPart):
             raise self._failure
 
     async def close(self) -> None:
-        """Close the producer. Entries without a response fail, so call `flush` first."""
         if self._state in (ProducerState.CLOSED, ProducerState.FAILED):
             return
         connection, self._connection = self._connection, None

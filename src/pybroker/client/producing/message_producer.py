@@ -63,8 +63,6 @@ class Publishing:
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages that will become one entry."""
-
     transaction: Transaction | None
     messages: list[OutgoingMessage] = field(default_factory=list)
     receipts: list[asyncio.Future[MessageId]] = field(default_factory=list)

@@ -274,7 +274,6 @@ class DeltaLakeTable(LakeTable):
 
 @contextmanager
 def _reachable(location: str) -> Iterator[None]:
-    """Convert delta-rs storage errors to TableUnreachable, which the service retries."""
     try:
         yield
     except (TableNotFoundError, CommitFailedError):

@@ -262,7 +262,6 @@ class IcebergTable(LakeTable):
 
 @contextmanager
 def _reachable(identifier: str) -> Iterator[None]:
-    """Convert catalog errors to TableUnreachable, which the service retries."""
     try:
         yield
     except NoSuchTableError:
@@ -272,8 +271,6 @@ def _reachable(identifier: str) -> Iterator[None]:
 
 
 def _small(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with 32-bit offsets, as readers expect. Field ids are kept."""
-
     def field_of(field: pa.Field) -> pa.Field:
         return pa.field(field.name, inner(field.type), field.nullable, field.metadata)
 

@@ -1,8 +1,7 @@
 """A new snapshot of an Iceberg table: manifests, manifest list, and the updates for the catalog.
 
 pyiceberg's transaction is not used: it commits a rejected append again on the new snapshot, which duplicates rows if
-another process has written them; it cannot replace files; and it copies the whole metadata about twenty times per
-commit.
+another process has written them; it cannot replace files; and it copies the whole metadata about twenty times.
 
 Each commit creates a snapshot, even a commit that only renews the lease: the catalog detects conflicts by the snapshot
 of the branch `main`.
@@ -153,7 +152,6 @@ class SnapshotWriter:
         return writer.to_manifest_file()
 
     def _kept_manifests(self, removed: set[str]) -> list[ManifestFile]:
-        """Return the manifests of the current snapshot. Those with removed files are rewritten without them."""
         self._removed_files: list[DataFile] = []
         if self._parent is None:
             if removed:

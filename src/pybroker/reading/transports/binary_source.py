@@ -4,9 +4,8 @@ The protocol reports the first and last entry of a topic, but not its ledgers. T
 probing: a reader positioned after the end of a ledger receives the first entry of the next ledger, and a binary search
 finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
-Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
-entries of a ledger are missing, the reader checks the ledger again before it reports a loss, because ledgers are
-trimmed as a whole.
+Brokers send neither markers nor messages of aborted transactions, so such entries are gaps. If the last entries of a
+ledger are missing, the reader checks the ledger again before it reports a loss: ledgers are trimmed as a whole.
 """
 
 from __future__ import annotations
@@ -223,8 +222,6 @@ class BinarySource(EntrySource):
 
 
 class _RangeReading:
-    """The read of one range, which continues after a lost connection."""
-
     def __init__(self, client: Client, entries: EntryRange, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s

@@ -38,8 +38,6 @@ class DamagedBlocks(Exception):
 
 @dataclass(slots=True)
 class _Found:
-    """The whole blocks of a buffer, up to `offset`."""
-
     starts: list[npt.NDArray[np.int64]]
     lengths: list[npt.NDArray[np.int64]]
     first_entry_id: int

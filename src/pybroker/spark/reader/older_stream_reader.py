@@ -1,9 +1,9 @@
 """The stream reader for PySpark 4.0 and 4.1.
 
 These versions request the latest offset without passing the offset that the query has reached. The reader remembers the
-last offset that it returned, because the next batch begins there. After a restart from a checkpoint, and with
-`Trigger.AvailableNow`, Spark requests an offset before the reader has returned one. The returned offset then covers the
-topics from their beginning, and the tasks of that batch are planned from the offset that Spark passes to `partitions`.
+last offset that it returned, because the next batch begins there. After a restart, and with `Trigger.AvailableNow`,
+there is no such offset: the returned offset then covers the topics from their beginning, and the tasks of that batch
+are planned from the offset that Spark passes to `partitions`.
 """
 
 from __future__ import annotations

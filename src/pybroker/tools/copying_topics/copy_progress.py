@@ -92,7 +92,6 @@ class ProgressFile:
         self.progress = found
 
     def save(self) -> None:
-        """Write the file durably. Raises OSError."""
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = self._path.with_suffix(".new")
         with draft.open("wb") as file:

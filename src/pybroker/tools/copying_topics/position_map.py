@@ -29,7 +29,6 @@ class PositionMap:
         self._end = Position(self._targets[-1], ledgers[-1][2] - 1)
 
     def mark(self, position: Position) -> Position:
-        """Convert a mark-delete position."""
         target = self._exact.get(position.ledger_id)
         if target is not None:
             return Position(target, position.entry_id)

@@ -4,8 +4,8 @@ Operation: each source ledger is copied into a new ledger of the target, closed,
 Then the target's managed ledger info and the states of the cursors are written, and everything is read from the target
 once more. The source changes only as by a broker start: its open ledger is recovered.
 
-Failure: an error or the end of the process leaves the progress file, and the next run continues. A ledger whose id was
-assigned and not recorded yet stays in the target, empty.
+Failure: the next run continues with the progress file. An assigned ledger that was not recorded yet stays in the
+target, empty.
 """
 
 from __future__ import annotations
@@ -404,8 +404,6 @@ def _unchanged(payload: bytes) -> bytes:
 
 
 class _Appends(AppendListener):
-    """Appends runs of entries; the next run is read while the previous one is written."""
-
     def __init__(self) -> None:
         self._done: asyncio.Future[None] | None = None
 

@@ -50,7 +50,6 @@ class Verification:
         return self.finish({})
 
     def finish(self, more: Item) -> int:
-        """Print the summary with the properties `more`. Return the exit code."""
         self._tool.write(self._summary() | more)
         return EXIT_FOUND if sum(self._bad_counts.values()) + self._unreadable_count else EXIT_OK
 
