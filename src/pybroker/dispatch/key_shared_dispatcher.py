@@ -159,15 +159,17 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return None if limit == _NO_LIMIT else limit
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """The setting stays the maximum. Entries listed beyond the limit stay until they can be delivered."""
+        """Set the size limit of the look-ahead buffer, at most to the configured limit. Entries in the buffer stay
+        until they can be delivered.
+        """
         own_bytes = self._settings.look_ahead_bytes
         self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Attach the consumer and assign hashes to it. Raise ConsumerBusy if its mode or out-of-order flag differs from
-        the connected consumers', ConsumerAssignError for invalid ranges.
+        """Add the consumer and assign key hashes to it. Raises ConsumerBusy if its mode or out-of-order flag differs
+        from the connected consumers', ConsumerAssignError for invalid hash ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
@@ -180,10 +182,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Its unacknowledged entries go to the new owners of their hashes. No other consumer loses
-        a hash.
-
-        When the last consumer leaves, only the redelivery counts are kept.
+        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the other consumers keep
+        theirs. When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
@@ -201,7 +201,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def next_read(self) -> ReadPlan | None:
-        """Plan ready entries for consumers that can take them; otherwise new entries, unless too many wait already."""
+        """Plan a read of waiting entries for consumers that can receive them, else of new entries. Return None if
+        nothing can be delivered, or if the look-ahead buffer is full.
+        """
         self._held_back.clear()
         self._hashes_in_plan.clear()
         if self.blocked:
