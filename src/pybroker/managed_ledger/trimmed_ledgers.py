@@ -45,10 +45,8 @@ class TrimmedLedgers:
         return TrimmedLedgers(self.until, [*self._rows, *rows])
 
     def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
-        """Return the ranges of trimmed entries from `start` up to, not including, `end`.
-
-        A range is its first entry and the entry after its last one; None in place of the latter if it is no longer
-        known.
+        """Return the ranges of trimmed entries from `start` to before `end`. A range is its first position and the
+        position after its last entry, which is None if it is no longer known.
         """
         lost: list[tuple[Position, Position | None]] = []
         if start.ledger_id <= self.until:

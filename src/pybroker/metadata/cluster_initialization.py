@@ -1,7 +1,7 @@
-"""Prepares a shared metadata store for a cluster, like Pulsar's `initialize-cluster-metadata`.
+"""Prepares a shared metadata store for a cluster (`pybroker metadata init`), like Pulsar's
+`initialize-cluster-metadata`.
 
-Repeatable: existing documents stay, and the next run completes an interrupted one. Writes the root node, the documents
-of the cluster, its tenants and namespaces, and the nodes that bookies need to start.
+Repeatable: existing documents stay, and the next run completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ async def initialize_cluster(
     report: Report,
     random: Random,
 ) -> None:
-    """Write missing nodes and documents, and report each of them. Raises StoreError and AdminError."""
+    """Create the missing nodes and documents of a cluster: root node, cluster, tenants, namespaces, and the nodes that
+    bookies need. Report each of them. Raises StoreError and AdminError.
+    """
     await _make_root(addresses.metadata, options, deadline_s, report)
     if addresses.configuration is not None:
         await _make_root(addresses.configuration, options, deadline_s, report)

@@ -47,7 +47,7 @@ class Conversion(NamedTuple):
 
 
 def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
-    """Return the changes that bring `rows`, value and version by path, from layout 2 to layout 3."""
+    """Return the changes that convert documents of layout 2 to layout 3. `rows`: value and version by path."""
     removed: list[str] = []
     written: dict[str, tuple[bytes, int]] = {}
     unreadable: list[str] = []

@@ -9,9 +9,7 @@ version whether the change happened, did not happen (it is sent again), or is un
 that put equal bytes at the same version may both get a success, so a value that must have one writer contains the
 writer's name.
 
-Reads are repeated until `operation_timeout_ms`. A value that cannot be read because of its size fails alone.
-
-Session values are ephemeral nodes. A call that began in one session never takes effect in another one.
+Reads are repeated until `operation_timeout_ms`. Session values are ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         addresses: ServerAddresses, options: ClientOptions, start_deadline_s: float, random: Random | None = None
     ) -> ZooKeeperMetadataStore:
         """Connect to ZooKeeper. Raises StoreError if there is no session within `start_deadline_s` seconds, or if the
-        chroot does not exist.
+        node in the path of `addresses` does not exist.
         """
         client = ZooKeeperClient(addresses, options, random)
         tasks = TaskOwner("metadata-store-start")
@@ -204,9 +202,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             return None
 
     async def children(self, path: str) -> list[str]:
-        """Return the names of the children.
-
-        A container that lost its last child is included until ZooKeeper deletes it.
+        """Return the names of the nodes directly below `path`. They may include a parent without values, until
+        ZooKeeper deletes it.
         """
         try:
             names = await self._read(lambda: self._client.children(path), path)
@@ -223,9 +220,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return values as the interface defines.
-
-        Each call lists the whole tree; `values_at` costs less if the depth is known.
+        """Return up to `limit` values below `path`. Each call lists the whole tree; `values_at` costs less if the depth
+        is known.
         """
         paths = sorted(
             (each for each in await self._paths_below(path) if each.encode() > after.encode()), key=str.encode
@@ -243,9 +239,8 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Yield values as the interface defines, listing only the levels down to `depth`.
-
-        A value that is too large is logged and skipped.
+        """Yield the values `depth` segments below `path`. A value that is too large for one response is logged and
+        skipped.
         """
         parents = [path]
         for _ in range(depth):
@@ -466,7 +461,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Delete a tree, children before parents. Repeated if other brokers add children meanwhile."""
+        """Delete the nodes at and below `path`, children first. Repeated if other brokers add children meanwhile."""
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]
@@ -595,10 +590,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             raise MetadataUnavailable(f"{path} was not stored, because the session with the metadata store is lost")
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Store a sequential value.
-
-        The parent becomes a persistent node: the numbers of a container begin again when the container is created
-        again.
+        """Store a value at a new path with a rising number. The parent becomes a persistent node, because the numbers
+        of a container would begin again after ZooKeeper has deleted it.
         """
         mode = CreateMode.EPHEMERAL_SEQUENTIAL if for_session else CreateMode.PERSISTENT_SEQUENTIAL
         session_id = self._client.session_id
@@ -647,7 +640,7 @@ class ZooKeeperMetadataStore(MetadataStore):
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Watch as the interface defines. Without `missed`, `watch(prefix)` is called instead of it."""
+        """Call `watch` after changes at or below `prefix`. Without `missed`, `watch(prefix)` is called in place of it."""
 
         def node_changed(event: NodeEvent) -> None:
             _call(watch, event.path, event.path)

@@ -103,7 +103,7 @@ async def test_a_file_that_is_missing_or_empty_is_told(missing: str, is_emptied:
     if is_emptied:
         (tmp_path / "killed" / missing).touch()
     for _ in range(2):  # a refusal changes nothing
-        with pytest.raises(StoreError, match=r"changes of \d+ that were answered.*metadata\.end"):
+        with pytest.raises(StoreError, match=r"of \d+ confirmed transactions.*metadata\.end"):
             await read_all(tmp_path / "killed", list(contents))
     (tmp_path / "killed" / MARK).unlink()
     assert "/last" not in await read_all(tmp_path / "killed", list(contents)), "as the text says"

@@ -1,5 +1,5 @@
-"""The file `journal.end`: the end of the durable journal. By this end, a start distinguishes a torn tail from lost
-data.
+"""The file `journal.end`: a record of the end of the durable journal, by which a start distinguishes an interrupted
+write from lost data.
 
 Two copies exist: one in `journal/`, and one in the directory of `checkpoint.db`, in case `journal/` is lost or replaced
 by an older copy. A start uses the later end.
@@ -59,14 +59,16 @@ class JournalEndFile:
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
-        """Record that all batches with lower sequence numbers than `next_sequence` are durable, the last one up to
-        `end_offset`.
+        """Record that all batches below sequence number `next_sequence` are durable. `end_offset`: the end of the last
+        one in the journal file with number `generation`.
         """
         with self._lock:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
 
     def committed(self, commit: int, sequence: int) -> None:
-        """Record durably that transaction `commit` of the table covers the batches below `sequence`. Raises OSError."""
+        """Record durably that transaction number `commit` of `checkpoint.db` covers the batches below `sequence`.
+        Raises OSError.
+        """
         with self._lock:
             end = self._end
             if sequence > end.next_sequence:
@@ -110,7 +112,9 @@ def _open(disk: Disk, directory: Path) -> MarkerFile | None:
 
 
 def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
-    """Return the end that the last run recorded, or None without a valid one. Raises OSError."""
+    """Return the end of the journal that the last run recorded in `directory`; None without a valid one. Raises
+    OSError.
+    """
     path = directory / JOURNAL_END_NAME
     if not disk.exists(path):
         return None
@@ -119,7 +123,7 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the latest end and the highest commit number in `ends`."""
+    """Return the latest of these recorded ends, with the highest commit number of them; None without any."""
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:
         return None
