@@ -21,7 +21,9 @@ _PEM = "PEM"
 
 
 def bookie_transport(runtime: Runtime) -> OpenTransport:
-    """Return the function that connects to bookies. Raises ConfigError."""
+    """Return the function that opens connections to bookies, with TLS and authentication as configured. Raises
+    ConfigError.
+    """
     config = runtime.config
     tls, user = _tls(config), _credentials(config)
     if tls is None and user is None:

@@ -56,7 +56,7 @@ class PlainRecordNodes:
         self._records: dict[str, PlainRecord] = {}
 
     async def load(self, record_id: str) -> list[bytes]:
-        """Return the parts of a record, oldest first. Raises StoreError."""
+        """Return the stored parts of a record, oldest first. Raises StoreError."""
         found = await self._metadata.get(_path(record_id))
         if found is None:
             return []
