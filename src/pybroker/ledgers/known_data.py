@@ -66,7 +66,9 @@ def encode_mark(mark: StoreMark) -> bytes:
 
 
 def decode_mark(data: bytes | None) -> StoreMark:
-    """Return an empty mark, which proves nothing, for None and for a mark that this version cannot read."""
+    """Decode a stored mark. Return an empty mark, which proves nothing, for None and for a mark that this version
+    cannot read.
+    """
     if data is None:
         return StoreMark()
     try:
