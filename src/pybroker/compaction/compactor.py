@@ -1,4 +1,5 @@
-"""One compaction of one topic: reads the previous view and all later entries, twice, and writes the next view.
+"""One compaction of one topic: reads the previous compacted view and all later entries, twice, and writes the next
+view.
 
 Operation: the first pass determines the remaining messages, the second writes them into a new ledger, with at most one
 append in flight. Then that ledger is sealed, and one change of the managed ledger info makes it the view. Concurrency:
@@ -76,8 +77,8 @@ class Compactor:
         self._drops = 0  # how often the view had been deleted at the start
 
     async def run(self, end: Position) -> None:
-        """Compact all entries up to and including `end`, an existing entry. Raises StoreError, also when the view is
-        deleted during the compaction, and NotAllowedError if its keys need too much memory.
+        """Compact all entries of the topic up to and including `end`, an existing entry. Raises StoreError, also when
+        the compacted view is deleted meanwhile, and NotAllowedError if the keys need too much memory.
         """
         try:
             await self._room.wait(self, BUFFERS_BYTES)

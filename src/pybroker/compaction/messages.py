@@ -145,7 +145,7 @@ def _single(head: MetadataHead, payload_bytes: int) -> Single:
 
 
 def opening_cost(entry: bytes) -> int:
-    """Return the number of bytes that decoding `entry` processes; never raises."""
+    """Return the number of bytes that must be decompressed and decoded to open `entry`; never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch
@@ -177,7 +177,9 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """Return `entry` with only the messages of `kept`, compressed as before; all other messages become placeholders."""
+    """Return the batch `entry` without the messages whose value in `kept` is False, compressed as before. Placeholders
+    take their places, so that batch indexes stay.
+    """
     view = memoryview(batch.payload)
     payload = bytearray()
     for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):

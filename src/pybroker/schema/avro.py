@@ -78,7 +78,7 @@ class AvroType:
 
 
 def parse_avro(data: bytes) -> AvroType:
-    """Parse a schema. Raises InvalidSchema with the location of the first error."""
+    """Parse an Avro schema definition. Raises InvalidSchema with the location of the first error."""
     parser = _Parser()
     root: list[AvroType] = []
     parser.attach(root, parse_json(data), "", "schema")
@@ -324,8 +324,7 @@ def canonical_text(root: AvroType) -> str:
     """Return a text that is equal for definitions that Avro considers equal.
 
     It includes names, types, ordered fields with default and sort order, symbols, sizes and properties (also logical
-    types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is a number after its
-    first occurrence. Traversal uses an explicit stack, because chains of references may exceed Python's.
+    types). It excludes documentation, aliases, enum defaults and JSON formatting.
     """
     parts: list[str] = []
     written: dict[int, int] = {}

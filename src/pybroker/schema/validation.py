@@ -1,4 +1,4 @@
-"""Validation of schema definitions: what each schema type requires, checked in linear time."""
+"""Validation of schema definitions: the rules of each schema type, checked in linear time."""
 
 from __future__ import annotations
 

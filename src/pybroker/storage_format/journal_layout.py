@@ -195,8 +195,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return the stored checksum of a batch and a function that computes it for a salt; None if the batch is
-    truncated.
+    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum for a salt; None
+    if the batch is truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
@@ -210,8 +210,8 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """Return the size in the header of a batch at `offset`, which may be truncated; 0 if no batch of the file's current
-    use begins there.
+    """Return the size of the batch at `offset` according to its header, even if the batch is truncated; 0 if no batch
+    of the file's current use begins there.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
@@ -227,7 +227,7 @@ def encode_append(
     payloads: list[bytes],
     message_counts: list[int],
 ) -> None:
-    """Add an APPEND record to the pieces of a body. Columns are packed in C, without Python code per entry."""
+    """Append the pieces of an APPEND record to `parts`."""
     count = len(payloads)
     lengths = pack_u32s(map(len, payloads))
     body_length = _APPEND_FIXED.size + APPEND_ENTRY_BYTES * count + sum(lengths)
@@ -278,8 +278,8 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Yield record type and ledger id of each record about a ledger; for APPEND records also the id after the last
-    entry (else 0).
+    """Yield (record type, ledger id, end) of each record about a ledger in a batch; `end` is the id after the last
+    entry of an APPEND record, else 0.
     """
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):

@@ -47,7 +47,7 @@ class _TooComplex(Exception):
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Return why `reader` cannot read all data of `writer`, or None."""
+    """Return why a consumer with the schema `reader` cannot read all data of the schema `writer`; None if it can."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
