@@ -54,7 +54,7 @@ class ClusterDocuments:
             for other, others in domains.items():
                 taken = set(domain.brokers) & set(others.brokers)
                 if other != name and taken:
-                    raise AdminError(409, f"{', '.join(sorted(taken))} already in failure domain {other}")
+                    raise AdminError(409, f"Brokers {', '.join(sorted(taken))} are already in failure domain {other}")
             _require_few(domains, name)
             await self._put(metadata_paths.failure_domain(cluster, name), FailureDomain, domain)
 

@@ -177,7 +177,7 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"the compaction needs {self._survivors.key_count} MiB for the state of {noted_bytes >> 20} "
+                f"the compaction needs {noted_bytes >> 20} MiB of memory for {self._survivors.key_count} "
                 f"keys, but may use only {most_bytes >> 20} MiB: increase brokerMemoryLimitMB, or delete "
                 "unneeded keys by messages without a payload"
             )

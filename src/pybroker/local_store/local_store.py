@@ -533,7 +533,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
         if self._is_closed or self._failed is not None:
             if done is not None:
-                self._loop.call_soon(done, StoreError("the store is closed"))
+                self._loop.call_soon(done, StoreError("the ledger store is closed"))
             return
         record = self._shelf.new_record(RecordType.CURSOR_DELTA, cursor_id, delta)
         data = encode_cursor_record(record)
@@ -573,7 +573,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
 
     def _check_open(self) -> None:
         if self._is_closed or self._failed is not None:
-            raise StoreError("the store is closed")
+            raise StoreError("the ledger store is closed")
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
         """Write a record to the journal and wait until it is durable. `durable` is called when its batch completes,

@@ -680,7 +680,7 @@ class ManagedLedger(AppendListener):
         try:
             count = self._readable(position, max_entries)
             if count <= 0:
-                raise StoreError(f"{self.name} does not contain entry {position}")
+                raise StoreError(f"the managed ledger {self.name} does not contain entry {position}")
             run = await self._store.read(position.ledger_id, position.entry_id, count, min(max_bytes, taken_bytes))
         except StoreError:
             self.counters.read_errors += 1

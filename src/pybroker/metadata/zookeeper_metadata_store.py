@@ -372,7 +372,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                         return created
                 else:
                     expected_version = NOT_EXISTING
-        raise StoreError(f"{path} could not be changed, because other brokers change it: try again")
+        raise StoreError(
+            f"{path} could not be changed, because other brokers changed the value during each attempt: try again"
+        )
 
     async def _created(self, path: str, value: bytes) -> int | None:
         """Create the node with its parents. Return its version; None if the node exists now."""
@@ -412,7 +414,8 @@ class ZooKeeperMetadataStore(MetadataStore):
                 return node[1].version
             raise BadVersionError(f"{path} has version {node[1].version}, expected version {expected_version}")
         raise UnknownOutcome(
-            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since"
+            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since. "
+            "Read the value before you repeat the change"
         )
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
@@ -437,7 +440,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 except (errors.BadVersion, NoNode):
                     continue  # changed meanwhile: look again
                 return True
-            raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
+            raise StoreError(
+                f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+            )
 
         async def outcome() -> bool | None:
             node = await self._node(path)
@@ -470,7 +475,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
-        raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
+        raise StoreError(
+            f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+        )
 
     async def _drop_nodes(self, paths: Sequence[str]) -> None:
         """Raises the first StoreError instead of a group."""
@@ -517,7 +524,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 pass  # changed meanwhile: look again, and refuse if a version does not fit
             else:
                 return [_version_of(change, result) for change, result in zip(changes, results, strict=True)]
-        raise StoreError(f"{changes[0].path} could not be changed, because other brokers change it: try again")
+        raise StoreError(
+            f"{changes[0].path} could not be changed, because other brokers changed the value during each attempt: try again"
+        )
 
     async def _make_parent(self, path: str) -> None:
         parent = path.rpartition("/")[0]
@@ -555,7 +564,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             return versions
         raise UnknownOutcome(
             f"it is unknown whether {changes[0].path} was changed: the response was lost, and the values have "
-            "changed again since"
+            "changed again since. Read the values before you repeat the change"
         )
 
     async def put_for_session(self, path: str, value: bytes) -> int:
@@ -608,7 +617,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         async def outcome() -> str | None:
             if for_session:
                 return None  # what was created without an answer disappears with the session
-            raise UnknownOutcome(f"it is unknown whether a node below {path} was created: the response was lost")
+            raise UnknownOutcome(
+                f"it is unknown whether a node below {path} was created: the response was lost. It may exist unused"
+            )
 
         return await self._changed(path, act, outcome)
 
@@ -629,7 +640,8 @@ class ZooKeeperMetadataStore(MetadataStore):
                     result = await outcome()
                 except MetadataUnavailable as unavailable:
                     raise UnknownOutcome(
-                        f"it is unknown whether {path} was changed: the response was lost ({unavailable})"
+                        f"it is unknown whether {path} was changed: the response was lost ({unavailable}). "
+                        "Read the value before you repeat the change"
                     ) from error
                 self._outcomes_read_back += 1
                 if result is not None:

@@ -99,7 +99,7 @@ class SchemaRegistry:
             raise Incompatible(
                 f"strategy {strategy}: a consumer with a schema cannot subscribe to a topic that is in use without a schema"
                 if versions
-                else f"the topic is in use without a schema, so its messages may not match the {schema.type.name} schema"
+                else f"the topic is in use without a schema, so its messages may not match the consumer's {schema.type.name} schema"
             )
         if strategy in _CHECKED_AGAINST_ALL:
             await self._check(topic, strategy, versions, schema)

@@ -152,7 +152,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
         raise LayoutError("the header of the journal file is incomplete")
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
-        raise LayoutError("not a journal file")
+        raise LayoutError("the file does not begin with the header of a journal file")
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
         text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
@@ -265,7 +265,7 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
-            raise LayoutError("journal record is truncated")
+            raise LayoutError("a record of the journal is truncated")
         record_type = _TYPES.get(number)
         if record_type is None:
             raise LayoutError(f"a journal record has the unknown type {number}")
@@ -296,7 +296,7 @@ def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
-        raise LayoutError("APPEND record is truncated")
+        raise LayoutError("an APPEND record of the journal is truncated")
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
@@ -323,11 +323,11 @@ def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
 
 def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     if len(body) < _CURSOR_FIXED.size:
-        raise LayoutError("cursor record is truncated")
+        raise LayoutError("a cursor record of the journal is truncated")
     cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
     data_offset = _CURSOR_FIXED.size + id_length
     if data_offset > len(body):
-        raise LayoutError("cursor record is truncated")
+        raise LayoutError("a cursor record of the journal is truncated")
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:

@@ -210,10 +210,10 @@ def encode_segment_header(ledger_id: int) -> bytes:
 def check_segment_header(data: bytes, ledger_id: int) -> None:
     """Raise LayoutError or UnknownVersion unless `data` begins with the segment file header of this ledger."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise LayoutError("segment header is truncated")
+        raise LayoutError("the header of the ledger file is truncated")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
-        raise LayoutError("not a segment file")
+        raise LayoutError("the file does not begin with the header of a ledger file")
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
@@ -261,7 +261,7 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
         return BLOCK_HEADER_BYTES
     magic, count, ledger_id, first_entry_id, payload_bytes = _BLOCK.unpack_from(data, offset)
     if magic != _BLOCK_MAGIC:
-        raise LayoutError("no block starts here")
+        raise LayoutError("no block of entries begins at this offset of the ledger file")
     if not 0 < count <= MAX_BLOCK_ENTRIES:
         raise LayoutError(f"a block of the ledger file claims {count} entries, which is not possible")
     columns_offset = offset + BLOCK_HEADER_BYTES
@@ -323,7 +323,7 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
     Raises LayoutError.
     """
     if len(data) != TRAILER_BYTES:
-        raise LayoutError("segment trailer is truncated")
+        raise LayoutError("the trailer of the ledger file is truncated")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
         raise LayoutError("the ledger file has no trailer")

@@ -211,7 +211,7 @@ class CheckpointTable:
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
             # Not treated as a new cursor, because that would undo every acknowledgement.
-            raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
+            raise DamagedCursor(f"{self._path.name} is damaged: it has no record of cursor {cursor_id}, which exists")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
                 raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")

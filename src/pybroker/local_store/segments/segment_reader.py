@@ -226,7 +226,7 @@ class Window:
             found = decode_block(self._view, 0)
         if isinstance(found, Block):
             return found
-        raise LayoutError("the file is truncated")
+        raise LayoutError("the ledger file is truncated")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
         """Return `take` payloads of a block after the first `skip` ones, and for each whether its checksum is right."""

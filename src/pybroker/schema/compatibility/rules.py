@@ -87,7 +87,9 @@ def _check_definitions(
     if new.type is SchemaType.KEY_VALUE:
         _check_key_value(strategy, existing, new, side)
     elif strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-        raise Incompatible(f"{side}strategy {strategy} permits no schema that differs from the existing one")
+        raise Incompatible(
+            f"{side}the strategy {strategy} permits no schema that differs from the topic's existing schema"
+        )
     elif new.type in {SchemaType.AVRO, SchemaType.JSON}:
         _check_avro(strategy, existing, new, side)
     elif new.type is SchemaType.PROTOBUF_NATIVE:
