@@ -10,8 +10,7 @@ Metadata does not change between the mark of the checkpoint and the last link, a
 metadata no longer needs it.
 
 Limits: one snapshot at a time. It is removed when it is released, or `dataSnapshotTimeoutSeconds` after its last
-renewal. A snapshot fails if the pause exceeds `dataSnapshotPauseTimeoutMs`. When a broker starts, it removes snapshots
-of earlier runs.
+renewal. A snapshot fails if the pause exceeds `dataSnapshotPauseTimeoutMs`.
 
 Concurrency: runs on the event loop; files are linked and copied in threads.
 """
@@ -111,7 +110,6 @@ class DataSnapshots:
         return snapshot
 
     async def release(self, snapshot_id: str) -> bool:
-        """Remove a snapshot. Return False if it does not exist."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return False

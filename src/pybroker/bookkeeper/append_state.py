@@ -68,7 +68,6 @@ class AppendState:
         return self.write_sets[entry_id % self._ensemble_size]
 
     def push(self, entry: PendingEntry) -> None:
-        """Add the next entry."""
         assert entry.entry_id == self.last_pushed + 1, "entry ids have no gaps"
         self.last_pushed = entry.entry_id
         self.length_bytes = entry.length_bytes
@@ -88,7 +87,6 @@ class AppendState:
         )
 
     def take_confirmed(self) -> list[PendingEntry]:
-        """Remove and return the entries that are confirmed now."""
         confirmed: list[PendingEntry] = []
         if self.is_changing:
             return confirmed
@@ -147,12 +145,10 @@ class AppendState:
         return again
 
     def is_certainly_not_stored(self, entry: PendingEntry) -> bool:
-        """Return whether every bookie of the entry's write set has refused the entry."""
         mask = self._write_masks[entry.entry_id % self._ensemble_size]
         return not entry.is_doubtful and not entry.acked and entry.refused & mask == mask
 
     def drop_pending(self) -> list[PendingEntry]:
-        """Remove and return all unconfirmed entries, because the writer has failed."""
         dropped = list(self.pending.values())
         self.pending.clear()
         self.pending_bytes = 0

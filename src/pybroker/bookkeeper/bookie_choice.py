@@ -48,7 +48,6 @@ class Quarantine:
         return True
 
     def keep(self, bookie_ids: Collection[str]) -> None:
-        """Forget all bookies other than `bookie_ids`, because they left the cluster."""
         for table in (self._failures, self._until_ms):
             for bookie_id in [each for each in table if each not in bookie_ids]:
                 del table[bookie_id]

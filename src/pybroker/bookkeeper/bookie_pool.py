@@ -180,7 +180,6 @@ class BookiePool:
             self.works(bookie_id)
 
     def forget(self, bookie_ids: Collection[str]) -> None:
-        """Forget bookies that left the cluster."""
         for bookie_id in bookie_ids:
             self._troubles.pop(bookie_id, None)
             self.failures.pop(bookie_id, None)

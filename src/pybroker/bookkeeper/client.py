@@ -153,7 +153,6 @@ class BookKeeperClient:
         return self._reader(ledger_id, known.metadata, password)
 
     def metadata_of(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Return the metadata of an open ledger as its writer knows it."""
         assert isinstance(writer.recorder, StoredEnsembles), "the writer of an open ledger"
         return writer.recorder.known.metadata
 
@@ -226,7 +225,6 @@ class BookKeeperClient:
             return await connection.space()
 
     async def close(self) -> None:
-        """Close all connections and end all tasks."""
         self.pool.close()
         for _ in range(2):  # callbacks of pending requests, then of the writers that they end
             await asyncio.sleep(0)

@@ -62,7 +62,6 @@ class ConnectionV3(asyncio.Protocol):
         await self._call(Operation.FORCE, ledger_id, lambda number: force_request(number, ledger_id))
 
     async def space(self) -> BookieSpace:
-        """Return the free and total space of the bookie's disks. Raises BookKeeperError."""
         result = await self._call(Operation.INFO, None, info_request)
         assert isinstance(result, BookieSpace)
         return result
@@ -109,7 +108,6 @@ class ConnectionV3(asyncio.Protocol):
         self.close(f"connection lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def close(self, reason: str) -> None:
-        """Close the connection. All requests fail with `reason`. Idempotent."""
         if self._close_reason is not None:
             return
         self._close_reason = reason

@@ -105,7 +105,6 @@ class LedgerMetadata:
 
 
 def decode_metadata(value: bytes) -> LedgerMetadata:
-    """Decode a ledger's metadata. Raises InvalidMetadata."""
     if not value.startswith(_VERSION_3):
         version = value[len(_HEAD) :].split(b"\n", 1)[0][:10] if value.startswith(_HEAD) else b"?"
         raise InvalidMetadata(

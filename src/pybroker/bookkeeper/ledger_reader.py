@@ -51,7 +51,6 @@ class LedgerReader:
         self.renewed(metadata)
 
     def renewed(self, metadata: LedgerMetadata) -> None:
-        """Replace the metadata of the ledger by newer metadata."""
         self.metadata = metadata
         if metadata.state is LedgerState.CLOSED:
             self.last_readable = metadata.last_entry_id

@@ -211,7 +211,6 @@ class LedgerWriter:
         return await done
 
     async def drained(self) -> None:
-        """Wait until no entry is unconfirmed."""
         await self._idle.wait()
 
     def end(self, error: BookKeeperError) -> None:
@@ -277,7 +276,6 @@ class LedgerWriter:
         return None if isinstance(self._error, LedgerClosed) else self._error
 
     async def _change(self) -> None:
-        """Replace failed bookies until the ensemble has none."""
         state = self._state
         try:
             while state.failed and state.pending and self._error_ends_pending() is None:
@@ -316,7 +314,6 @@ class LedgerWriter:
         return tuple(next(chosen) if index in state.failed else each for index, each in enumerate(state.ensemble))
 
     def _fail(self, error: BookKeeperError) -> None:
-        """End the writer and all pending entries with `error`."""
         if self._error_ends_pending() is not None:
             return
         self._error = error

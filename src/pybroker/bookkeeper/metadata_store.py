@@ -65,7 +65,6 @@ class BookieRegistry(ABC):
         """Return the addresses of the bookies that accept entries, by id."""
 
     def read_only(self) -> Mapping[str, BookieAddress]:
-        """Return the addresses of the bookies that only serve reads, by id."""
         return {}
 
     def members(self) -> Collection[str]:

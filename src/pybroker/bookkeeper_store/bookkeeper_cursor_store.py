@@ -1,4 +1,4 @@
-"""CursorStore on BookKeeper, in Pulsar's layout.
+"""Stores the states of cursors on BookKeeper, in Pulsar's layout.
 
 A cursor has a document (`cursor_node.py`). Its first change creates a cursor ledger with the state, and stores the
 ledger's id in the document. Later changes add an entry with the whole state; the last entry counts. When the cursor is

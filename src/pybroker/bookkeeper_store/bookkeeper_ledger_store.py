@@ -1,4 +1,4 @@
-"""LedgerStore on BookKeeper.
+"""Stores the ledgers of topics on BookKeeper.
 
 Operation: each ledger that this process created has a writer; appends are pipelined to the bookies. An append is stored
 when an ack quorum of bookies has it and all earlier ones. When the writer fails, appends in flight end as unknown, and

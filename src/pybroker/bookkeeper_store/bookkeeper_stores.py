@@ -36,7 +36,6 @@ NEVER = 1 << 62
 
 
 def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
-    """Return the options of the BookKeeper client for a configuration. Raises ConfigError."""
     sizes = (
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,

@@ -69,7 +69,6 @@ def decode_position_info(name: str, value: bytes) -> PositionInfo:
 
 
 def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
-    """Decode the document of a cursor at `path`. Raises StoreError."""
     try:
         return ManagedCursorInfo.FromString(plain(path, value))
     except DecodeError as error:

@@ -6,10 +6,10 @@ change a cursor.
 
 Two cursors, `pulsar.dedup` and `__compaction`, have numbers in addition to their position. Pulsar calls them properties
 of the position. Position and numbers change together, so this broker keeps the state of these cursors in their
-document. A Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
+document.
 
-The cursor `pulsar.transactions` has no document: a Java broker would take it for a subscription, whose backlog grows. Its
-mark-delete position is in the extras of the managed ledger.
+The cursor `pulsar.transactions` has no document: a Java broker would take it for a subscription, whose backlog grows.
+Its mark-delete position is in the extras of the managed ledger.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class CursorNode:
 
     @property
     def keeps_state_in_document(self) -> bool:
-        """Whether the state is never in a cursor ledger."""
         return self.name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or self.is_hidden
 
     @property
@@ -68,7 +67,6 @@ class CursorNode:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """The mark-delete position in the document."""
         return self._info.mark_delete_ledger_id, self._info.mark_delete_entry_id
 
     @property

@@ -41,7 +41,6 @@ def custom_metadata(
 
 
 def cursor_metadata(owner: str, cursor_name: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
-    """Return the custom metadata of a cursor ledger."""
     return {**custom_metadata(LedgerPurpose.ENTRIES, owner, mark), "pulsar/cursor": java_encoded(cursor_name).encode()}
 
 

@@ -52,7 +52,6 @@ class Extras(msgspec.Struct, omit_defaults=True):
 
 
 def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
-    """Decode Pulsar's document of the managed ledger at `path`. Raises StoreError."""
     try:
         return PulsarInfo.FromString(plain(path, value))
     except DecodeError as error:

@@ -9,8 +9,7 @@ position is the ledger.
 
 Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction
 if they are few, and each transaction checks the version of Pulsar's document: only the owner of the managed ledger can
-change any of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that
-no change of an earlier owner can be stored later.
+change any of them.
 
 Failure: a transaction without a response may still be stored. The next store reads these nodes again; a value that this
 object has not tried to write comes from another owner.

@@ -24,7 +24,6 @@ class StateLedger:
 
     @classmethod
     async def create(cls, client: BookKeeperClient, custom: Mapping[str, bytes]) -> StateLedger:
-        """Create a ledger with this custom metadata. Raises StoreError."""
         try:
             return cls(client, await client.create_ledger(custom))
         except BookKeeperError as error:
@@ -50,7 +49,6 @@ class StateLedger:
             raise store_error(error) from error
 
     async def seal(self) -> None:
-        """Close the ledger. Raises StoreError."""
         try:
             await self._client.close_ledger(self._writer)
         except BookKeeperError as error:

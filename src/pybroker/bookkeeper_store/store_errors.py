@@ -7,7 +7,6 @@ from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, LedgerFenc
 
 
 def store_error(error: BookKeeperError) -> errors.StoreError:
-    """Return the error of ledger stores for an error of the BookKeeper client."""
     if isinstance(error, NoSuchLedger):
         return errors.NoSuchLedger(str(error))
     if isinstance(error, LedgerFenced):

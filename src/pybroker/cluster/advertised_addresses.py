@@ -67,7 +67,6 @@ class AdvertisedAddresses:
 
     @property
     def listeners(self) -> Mapping[str, LookupResult]:
-        """The addresses of each listener in `advertisedListeners`."""
         return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:

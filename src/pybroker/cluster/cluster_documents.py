@@ -78,8 +78,6 @@ class ClusterDocuments:
         await self._change_isolation_policies(cluster, change)
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """Delete an isolation policy, if it exists."""
-
         def change(policies: Isolation) -> Isolation:
             return {other: data for other, data in policies.items() if other != name}
 

@@ -169,7 +169,6 @@ class Compactor:
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 
     def _require_room(self, entries: list[CompactedEntry]) -> None:
-        """Reserve the required memory. Raises NotAllowedError."""
         # The decoded form of an entry is released before the next one.
         opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
         noted_bytes = self._survivors.size_bytes

@@ -4,8 +4,7 @@ A batch is decoded message by message, without copying payloads. An entry that c
 batch, is one unit that stays unchanged, because its keys are unknown.
 
 The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size:
-`opening_cost` reads it from the metadata in advance. Memory is limited to that size and 16 bytes for each message;
-equal consecutive keys are stored once.
+`opening_cost` reads it from the metadata in advance.
 """
 
 from __future__ import annotations

@@ -103,7 +103,9 @@ class DatabaseSnapshot:
             raise
 
     def copy_to(self, path: Path) -> None:
-        """Write the content into a new file at `path`, and sync it. Raises SQLITE_FAILURES and OSError."""
+        """Write the content of the snapshot into a new database file at `path`, and sync the file. Raises
+        SQLITE_FAILURES and OSError.
+        """
         make_private_file(path)
         target = sqlite3.connect(path, isolation_level=None)
         try:

@@ -140,7 +140,6 @@ class Disk:
         return self.map_file(path, size)
 
     def map_file(self, path: Path, size: int) -> MappedFile:
-        """Map an existing file of `size` bytes into memory. Raises OSError."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return MappedFile(descriptor, size)

@@ -39,7 +39,6 @@ class OpenFiles:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[DiskFile]:
-        """Open the file for the duration of the block. Raises OSError."""
         opened = self._take(path)
         try:
             yield opened.file

@@ -6,7 +6,6 @@ import errno
 
 
 def lacks_room(error: OSError) -> bool:
-    """Return whether `error` reports a full disk or a lack of file descriptors."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
 
 

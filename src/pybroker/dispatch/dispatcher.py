@@ -175,11 +175,7 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Decides which consumers receive the entries of one subscription, which owns the dispatcher.
-
-    `redelivery_counts` outlives the dispatcher: when the subscription type changes, the subscription passes them to the
-    next dispatcher.
-    """
+    """Decides which consumers receive the entries of one subscription, which owns the dispatcher."""
 
     kind: ClassVar[str]
     """The name of the subscription type in stats and in the protocol."""

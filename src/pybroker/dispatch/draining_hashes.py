@@ -1,9 +1,7 @@
 """Draining hashes: key hashes that moved to a new consumer while the previous consumer has unacknowledged entries of
 them (PIP-379). Until it has none left, no other consumer receives entries of the hash.
 
-A hash is free when its number of unacknowledged entries is zero; the number of messages is for display. If a hash
-returns to the consumer that drains it, it is removed when its next entry is to be sent, so that a change of owners
-needs no scan of all hashes.
+A hash is free when its number of unacknowledged entries is zero; the number of messages is for display.
 
 Invariants: a listed hash has one draining consumer and at least one unacknowledged entry, and only that consumer
 receives entries of it.

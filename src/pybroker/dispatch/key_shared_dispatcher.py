@@ -3,12 +3,10 @@
 An entry goes to its hash's owner, unless the hash drains at another consumer, an earlier entry of the hash waits, or
 the owner cannot take it now. Then the entry waits, and the dispatcher reads ahead for the other consumers.
 
-*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An entry
-may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck consumer can
-fill half of the memory, two a third each. An entry that does not fit is parked with all later entries of its hash
-(`parked_hashes.py`) until the hash's owner has received all listed entries and can take more. Then a scan rereads from
-the parked position. Scans alternate with other plans, so that the other consumers keep half of their throughput.
-Entries taken back for redelivery are always listed: their number is limited by the unacknowledged entries.
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An
+entry may be listed while the entries that the same consumer delays cost less than the free memory. An entry that does
+not fit is parked with all later entries of its hash (`parked_hashes.py`) until the hash's owner has received all listed
+entries and can take more. Then a scan rereads from the parked position.
 
 For every delivery, even if consumers join, leave, acknowledge or return entries:
 

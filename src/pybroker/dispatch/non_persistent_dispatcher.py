@@ -3,7 +3,6 @@ redelivered.
 
 Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while it
 has a permit and its connection has capacity. An entry is sent whole, so a batch may make the permits negative.
-Unacknowledged messages are not tracked.
 
 * Exclusive and Failover: everything goes to the active consumer, which changes without a delay.
 * Shared: round robin over the consumers, by priority level.

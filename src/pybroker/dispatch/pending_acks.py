@@ -3,8 +3,7 @@
 Invariants: one consumer at a time has an entry; a consumer's `unacked_messages` is the sum over its entries, and
 `total_messages` the sum over all; every entry is in its consumer's delivery log.
 
-The log finds the entries of one consumer without a search through all entries. It lists whole deliveries, and
-acknowledged deliveries are removed whenever its length has doubled.
+The log finds the entries of one consumer without a search through all entries.
 """
 
 from __future__ import annotations
@@ -250,7 +249,6 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Remove a consumer, which must have no unacknowledged entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)

@@ -157,7 +157,6 @@ class RedeliveryCounts:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """Return the redelivery count of each entry; None if all counts are 0."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return None

@@ -50,7 +50,6 @@ class BookiesReport(NamedTuple):
 
     @property
     def writable_count(self) -> int:
-        """Return the number of bookies that can store new ledgers."""
         writable = (BookieCondition.USABLE, BookieCondition.QUARANTINED)
         return sum(each.condition in writable for each in self.bookies)
 

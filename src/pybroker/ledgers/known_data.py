@@ -24,7 +24,6 @@ class MissingData(StoreError):
     """Files of stored data are missing or truncated. The start has changed nothing."""
 
     def __init__(self, text: str) -> None:
-        """`text`: the missing files or entries."""
         super().__init__(f"{text}. {HOW_TO_GO_ON}")
         self.what = text
 

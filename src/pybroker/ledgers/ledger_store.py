@@ -390,7 +390,6 @@ class LedgerStore(ABC):
         return {}
 
     def histograms(self) -> dict[str, Buckets]:
-        """Return the store's histograms by metric name."""
         return {}
 
     @abstractmethod

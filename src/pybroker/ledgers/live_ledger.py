@@ -225,7 +225,6 @@ class LiveLedger:
         return sum(buffer.message_count_of(entry_ids) for buffer in self._buffers())
 
     def publish_time_span(self, publish_time_ms: int) -> tuple[int, int]:
-        """Implement `LedgerIndex.publish_time_span`. The index must be loaded."""
         end = self.extent.entry_count
         if end:
             low, high = self.index.publish_time_span(publish_time_ms, end)

@@ -64,7 +64,6 @@ class DeferredAppends:
         return taken
 
     def take_all(self) -> list[AppendRun]:
-        """Remove and return all waiting appends, those of each owner in order."""
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
         self._count = 0

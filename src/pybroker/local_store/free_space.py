@@ -3,8 +3,7 @@
 Operation: the store accepts appends while the file system has `min_free_bytes` more than the journal bytes that are not
 yet in segment files, so every entry with a receipt can reach its segment. Free space is measured at intervals, and
 after every journal file and checkpoint. If a write fails for lack of space, the store deletes the reserve file, so that
-cursor records, checkpoints and metadata can still be written. It allocates the file again when space is available; this
-also proves that a quota, which free-space figures do not show, permits writes.
+cursor records, checkpoints and metadata can still be written.
 
 Invariant: appends are refused while the reserve file does not exist.
 

@@ -5,8 +5,8 @@ listener receives its completed runs in one list. Reads use the buffer, or the s
 docs/reference/storage-format.md describes the files.
 
 Limits: near `journal_max_bytes` and `journal_max_records`, appends of the ledgers with the most data in the journal
-wait until a checkpoint ends; at these limits, all appends wait. A ledger with much data in the journal's queue also
-waits while the queue contains a full batch. Without disk space, appends are refused (`free_space.py`).
+wait until a checkpoint ends; at these limits, all appends wait. Without disk space, appends are refused
+(`free_space.py`).
 
 Concurrency: the event loop only. Threads (journal writer, journal files, checkpoint, space, reads) receive immutable
 values.
@@ -604,7 +604,6 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
 def _open(
     environment: StoreEnvironment, directory: Path, options: LocalStoreOptions, stats: StoreStats, known: KnownData
 ) -> tuple[StorageSpace, OpenedStore]:
-    """Open the store: the blocking part of `LocalStore.open`, in a thread."""
     environment.disk.make_directory(directory)
     space = StorageSpace(environment, directory, options)
     directories = StoreDirectories.below(directory)

@@ -1,5 +1,4 @@
-"""Detection of missing and truncated segment files, by comparison with `checkpoint.db` and the metadata. Changes
-nothing.
+"""Detection of missing and truncated segment files at a start, by comparison with `checkpoint.db` and the metadata.
 
 The rules, each with the reason why a crash does not violate it:
     an open ledger's file reaches at least to its committed extent  the file is synced before the extent is committed
@@ -95,8 +94,8 @@ class MissingFiles:
         return missing
 
     def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for missing ledgers that the replay of the journal cannot restore: ledgers of an earlier
-        run, and ledgers below the id of an existing row.
+        """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
+        created before the last checkpoint.
 
         `is_table_last`: nothing shows that `checkpoint.db` is older than the journal, so its last clean stop counts as
         the latest one.

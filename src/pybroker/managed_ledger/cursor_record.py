@@ -1,4 +1,5 @@
 """Binary format of the stored acknowledgements of a cursor: whole states (snapshots) and changes (deltas).
+
 Little-endian:
 
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32

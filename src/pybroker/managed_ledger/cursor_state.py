@@ -71,7 +71,6 @@ class CursorState:
 
     @property
     def backlog_entries(self) -> int:
-        """The exact number of unacknowledged entries."""
         return self._ledgers.entries_after(self.mark_delete_position) - self._hole_count
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
@@ -499,7 +498,6 @@ class CursorState:
             self._drop_ack_sets_up_to(position, before)
 
     def _drop_ack_sets_up_to(self, position: Position, before: Position) -> None:
-        """Up to `before` there are no ack sets."""
         if position.ledger_id == before.ledger_id:
             sets = self._ack_sets.get(position.ledger_id)
             if sets is None:

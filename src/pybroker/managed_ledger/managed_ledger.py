@@ -7,8 +7,7 @@ ledger. So the list in the metadata store never contains two open ledgers. Appen
 (`PendingAppends`).
 
 `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the cursors,
-then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash can restore
-that ledger.
+then from the cache and the store.
 
 Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
@@ -159,7 +158,6 @@ class ManagedLedger(AppendListener):
 
     @property
     def copy_count(self) -> int:
-        """Return the number of copies that the store keeps of each entry."""
         return self._store.copy_count
 
     def message_count_at_hand(self, position: Position) -> int:
@@ -313,7 +311,6 @@ class ManagedLedger(AppendListener):
         return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """Create the next ledger, unless that is in progress or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -656,7 +653,6 @@ class ManagedLedger(AppendListener):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _readable(self, position: Position, max_entries: int) -> int:
-        """Limit a read to the entries that exist."""
         return min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:

@@ -212,6 +212,5 @@ async def path_that_names_ledgers(metadata: MetadataStore) -> str:
 
 
 async def managed_ledger_documents(metadata: MetadataStore) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield path and value of every managed ledger info. Raises StoreError."""
     async for segments, versioned in values_at(metadata, MANAGED_LEDGERS, _SEGMENTS, _DOCUMENTS_AT_ONCE):
         yield "/".join((MANAGED_LEDGERS, *segments)), versioned.value

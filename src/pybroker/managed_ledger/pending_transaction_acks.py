@@ -13,10 +13,6 @@ transaction.
 
 Invariants: no message has pending acks of two transactions; only one transaction has a cumulative ack, and then no
 other has acks that it covers.
-
-Checking and adding an ack takes time linear in its positions and logarithmic in the number of open transactions. There
-is no index of whole entries, since an index of a million entries takes more memory than a bitmap: `holders_of` finds
-the transactions of many messages in one pass.
 """
 
 from __future__ import annotations
@@ -444,7 +440,6 @@ class PendingTransactionAcks:
         return passed_by(self.open, coordinator, before, least)
 
     def clear(self) -> None:
-        """Remove all pending acks, because an administrator moved the cursor."""
         for txn in list(self.open):
             self._end(txn)
             self._ended.pop(txn, None)

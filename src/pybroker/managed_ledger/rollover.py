@@ -116,7 +116,6 @@ class PendingAppends:
         return stored
 
     def take_all(self) -> list[AppendRun]:
-        """Remove and return all waiting appends, in order."""
         runs = self._unknown + self._waiting
         self._unknown, self._waiting = [], []
         return runs

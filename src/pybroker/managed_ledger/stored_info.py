@@ -96,7 +96,6 @@ class StoredInfo:
 
     @property
     def version(self) -> int:
-        """The version of the stored value; NOT_EXISTING if nothing is stored yet."""
         return self.record.version
 
     async def save(self) -> None:

@@ -4,9 +4,9 @@ All topics share the ledger ids, so the list of existing ledgers does not show w
 trimmed. Therefore the last trimmed ledgers are recorded with their entry counts; of older ones, only the highest ledger
 id.
 
-Invariants: trimmed entries after a position are always reported, and no others. Empty ledgers are not recorded. A
-position in a ledger at or before `until` has certainly lost entries: too many ledgers were trimmed after it, or it
-belongs to an earlier topic of the same name.
+Invariants: trimmed entries after a position are always reported, and no others. A position in a ledger at or before
+`until` has certainly lost entries: too many ledgers were trimmed after it, or it belongs to an earlier topic of the
+same name.
 """
 
 from __future__ import annotations

@@ -118,7 +118,6 @@ def _told(report: Report, what: str, *, existed: bool, changed: bool) -> None:
 
 
 def _random_uuid(random: Random) -> str:
-    """Return a UUID of version 4."""
     bits = random.getrandbits(128)
     bits = bits & ~(0xF << 76) | 4 << 76
     bits = bits & ~(3 << 62) | 2 << 62
@@ -136,7 +135,6 @@ async def _client(addresses: ServerAddresses, options: ClientOptions, deadline_s
 
 
 async def _make_root(addresses: ServerAddresses, options: ClientOptions, deadline_s: float, report: Report) -> None:
-    """Create the root node of the cluster and its parents, all persistent."""
     if not addresses.chroot:
         return
     client = await _client(ServerAddresses(addresses.servers), options, deadline_s)

@@ -3,8 +3,7 @@ whether the database has lost some.
 
 SQLite takes the first damaged frame of its log for the end of the log, and does not notice that a database was replaced
 by an older or an empty one. The mark is written after each commit and before the caller gets the result, without a
-sync. So it survives the end of the process, and is never ahead of the device. (A start does not write the mark, because
-it may see commits that no sync has covered.) An unreadable mark counts as 0.
+sync. So it survives the end of the process, and is never ahead of the device. An unreadable mark counts as 0.
 
     0        8         16
     | PYBMETA1 | commits | crc32c |

@@ -16,8 +16,7 @@
 | schema versions | /schemas | /pybroker/schemas |
 
 Pure: `converted_documents` returns the changes to the values that it gets. The caller applies the changes in one
-transaction. It passes all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in
-any parts. A document that cannot be read keeps its path and is reported; it had no effect before either.
+transaction.
 """
 
 from __future__ import annotations

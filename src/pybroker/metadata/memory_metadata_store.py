@@ -1,4 +1,4 @@
-"""MetadataStore in memory, for tests and for brokers without durable data."""
+"""The metadata store in memory, for tests and for brokers without durable data."""
 
 from __future__ import annotations
 

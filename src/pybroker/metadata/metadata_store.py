@@ -106,14 +106,12 @@ class MetadataStore(ABC):
 
     @property
     def latencies(self) -> OperationLatencies | None:
-        """Return the measured latencies; None if the store does not measure them."""
         return None
 
     # --- session -----------------------------------------------------------------------------------------------------
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes change the values too."""
         return False
 
     @property

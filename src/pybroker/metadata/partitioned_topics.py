@@ -39,7 +39,6 @@ class PartitionedTopics:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read all partitioned topics into the cache. Raises StoreError."""
         async with self._writing:
             async for (tenant, local_name, domain, segment), found in values_at(
                 self._store, metadata_paths.PARTITIONED_TOPICS, 4

@@ -69,7 +69,6 @@ class ResourceGroups:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Read all groups into the cache. Raises StoreError."""
         async with self._writing:
             self._groups = await self._read_all()
 

@@ -90,7 +90,6 @@ class Resources:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Read all documents into the cache. Raises StoreError."""
         async with self._writing:
             await self._read_all()
 

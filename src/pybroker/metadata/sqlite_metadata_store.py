@@ -1,4 +1,4 @@
-"""MetadataStore in one SQLite file: the default of a single broker.
+"""The metadata store in one SQLite file: the default of a single broker.
 
 Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so a committed transaction survives power
 loss. `user_version` has the version of the layout; a newer one is refused, an older one is converted. A start reads all
@@ -119,7 +119,6 @@ class _Table:
         return row[0] if row else None
 
     def put_next(self, path: str, value: bytes) -> int:
-        """Store the value with the next version, and return that version."""
         return self.put_after(path, value, self.version(path))
 
     def put_after(self, path: str, value: bytes, present: int | None) -> int:
@@ -153,7 +152,6 @@ class _Table:
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
     def close(self) -> None:
-        """Empty the log if possible, and close the connection."""
         if reason := empty_log(self.connection):
             logs.warning("metadata.log_kept", reason=reason)
         self.connection.close()
@@ -179,7 +177,6 @@ class _Table:
         self._committed()
 
     def _count_commit(self) -> None:
-        """Count the transaction, as its last change."""
         self.totals.commits += 1
         save_totals(self.connection, self.totals)
 

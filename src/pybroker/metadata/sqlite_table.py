@@ -34,7 +34,6 @@ _CREATE_TOTALS = (
 
 
 def row_checksum(path: str, value: bytes, version: int) -> int:
-    """Return the CRC-32C over path, version and value."""
     name = path.encode()
     return crc32c(value, crc32c(name, crc32c(b"%d %d " % (version, len(name)))))
 
@@ -57,7 +56,6 @@ class Totals:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the database file has never had any content."""
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
 
 
@@ -182,7 +180,6 @@ def require_whole(path: str, value: object, version: object, checksum: int) -> N
 
 
 def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:
-    """Store the totals, within the caller's transaction."""
     connection.execute(
         "UPDATE totals SET commits = ?, row_count = ?, row_sum = ?",
         (totals.commits, totals.row_count, totals.row_sum),

@@ -1,4 +1,4 @@
-"""MetadataStore in ZooKeeper, shared by several brokers, in Pulsar's layout: one node for each value.
+"""The metadata store in ZooKeeper, shared by several brokers, in Pulsar's layout: one node for each value.
 
 Inner nodes. ZooKeeper has no value without its parents, and no parent without a value. Missing parents are created as
 containers, as Pulsar does; ZooKeeper deletes a container some time after its last child. An empty node that has or had
@@ -256,7 +256,6 @@ class ZooKeeperMetadataStore(MetadataStore):
                 yield each[start:].split("/"), Versioned(node[0], node[1].version)
 
     async def _paths_below(self, path: str) -> list[str]:
-        """Return the paths of all nodes below `path`, parents before children."""
         found: list[str] = []
         level = [path]
         while level:
@@ -265,7 +264,6 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def _children_of(self, paths: Sequence[str]) -> list[list[str]]:
-        """Return the paths of the children of each node."""
         results: list[list[str]] = []
         for start in range(0, len(paths), BATCH_READS):
             part = paths[start : start + BATCH_READS]

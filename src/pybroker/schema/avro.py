@@ -1,8 +1,7 @@
 """Parser of Avro schemas: from JSON to a graph of types, with the checks of Avro's Java library.
 
-It is used instead of a library for three reasons: hostile definitions need bounded time and stack; invalid field
-defaults must be accepted (Pulsar refuses them when a reader needs them); compatibility needs aliases, which libraries
-drop.
+No library is used, because hostile definitions need bounded time and stack, and because Pulsar accepts invalid field
+defaults until a reader needs them.
 
 Invariants of a parsed type: every reference is resolved, so the graph may have cycles. A union contains no union, and
 no two branches of the same name.

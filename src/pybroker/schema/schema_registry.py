@@ -251,7 +251,6 @@ class SchemaRegistry:
 
     @contextmanager
     def _measured(self, operation: OperationCounters) -> Iterator[None]:
-        """Measure an operation. A refused schema does not count as a failure."""
         started_ms = self._clock.monotonic_ms()
         try:
             yield

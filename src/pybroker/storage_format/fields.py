@@ -20,7 +20,6 @@ class UnknownVersion(LayoutError):
 
 
 def pack_u32s(values: Iterable[int]) -> array[int]:
-    """Return the numbers as an array of 32-bit unsigned integers, little-endian."""
     return _little_endian(array("I", values))
 
 

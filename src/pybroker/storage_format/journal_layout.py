@@ -227,7 +227,6 @@ def encode_append(
     payloads: list[bytes],
     message_counts: list[int],
 ) -> None:
-    """Append the pieces of an APPEND record to `parts`."""
     count = len(payloads)
     lengths = pack_u32s(map(len, payloads))
     body_length = _APPEND_FIXED.size + APPEND_ENTRY_BYTES * count + sum(lengths)

@@ -242,7 +242,6 @@ def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int,
 def encode_block(
     ledger_id: int, first_entry_id: int, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]
 ) -> list[bytes | memoryview]:
-    """Return the pieces of a block with these entries."""
     lengths = pack_u32s(map(len, payloads))
     columns = b"".join((lengths, pack_u32s(message_counts), pack_u32s(map(crc32c, payloads))))
     fields = _BLOCK.pack(_BLOCK_MAGIC, len(payloads), ledger_id, first_entry_id, sum(lengths))

@@ -234,7 +234,6 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """The id of the session; 0 without a session."""
         return self._session.session_id
 
     @property
@@ -320,11 +319,9 @@ class ZooKeeperClient:
     # --- operations --------------------------------------------------------------------------------------------------
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        """Return value and stat of a node. Raises NoNode."""
         return await self._submit(Operation.GET, wire.path_and_no_watch(self._full(path)), path, wire.read_value)
 
     async def exists(self, path: str) -> Stat | None:
-        """Return the stat of the node; None if it does not exist."""
         try:
             return await self._submit(Operation.EXISTS, wire.path_and_no_watch(self._full(path)), path, wire.read_stat)
         except NoNode:

@@ -166,7 +166,6 @@ def path_and_no_watch(path: str) -> bytes:
 
 
 def path_and_version(path: str, version: int) -> bytes:
-    """Encode the body of a DELETE or CHECK request."""
     return pack_text(path) + pack_int(version)
 
 

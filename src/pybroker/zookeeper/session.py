@@ -1,13 +1,12 @@
 """The rules of one ZooKeeper session, without IO: bytes and times in, bytes and events out. `client.py` drives it.
 
 A session lives in the servers and moves between connections. The server forgets it when it has received nothing for the
-negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide
-by its own clock that the session is lost, and earlier than the server.
+negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide by
+its own clock that the session is lost, and earlier than the server.
 
 Deadline: `confirmed_ms` is the time at which the newest *answered* request was sent. The server received that request
-later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the
-timeout after it. The time of the response would be wrong: after this process was frozen, an old response may be in the
-socket's buffer.
+later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the timeout
+after it.
 
     CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server)
                        ^------------- LOST         any state --> CLOSED
@@ -271,7 +270,6 @@ class Session:
         return _REQUEST.pack(8, 0, Operation.CLOSE_SESSION)
 
     def close(self) -> None:
-        """Refuse further requests, because the client ends the session."""
         self.state = SessionState.CLOSED
 
     @property

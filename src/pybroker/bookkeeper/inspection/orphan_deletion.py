@@ -9,9 +9,6 @@ owner that stores its new ledger late in a document:
 * If the clocks of both brokers differ by more than that, the ledger is fenced before its deletion, so that its owner's
   appends are refused. If a document lists the ledger at the second reading, it is kept.
 
-Memory: 9 bytes for each old ledger, and a run examines at most `MAX_CANDIDATES` of them together. Rate: `READS_PER_S`
-ledgers are examined, and `DELETIONS_PER_S` deleted in a second.
-
 Failure: a ledger that cannot be closed, because its bookies do not answer, is kept until a later run. If a document
 cannot be read, the run ends without a deletion, because it may list any ledger.
 """

@@ -132,7 +132,6 @@ class FrameReader:
 
 
 def decode_response(body: bytes) -> Response:
-    """Decode the body of a frame as a response. Raises InvalidAnswer."""
     response = Response()
     try:
         response.ParseFromString(body)

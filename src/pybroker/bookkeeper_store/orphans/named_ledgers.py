@@ -85,7 +85,6 @@ def ledgers_in(path: str, value: bytes, *, is_cursor: bool) -> list[int]:
 
 
 def _ids_of_ledgers(value: bytes) -> list[int]:
-    """Return the ids in the list of a ManagedLedgerInfo."""
     found: list[int] = []
     at, end = 0, len(value)
     while at < end:

@@ -7,8 +7,7 @@ random between equal ones; overloaded brokers only if all are.
 
 A decision that no report shows yet counts as load of its broker, so that many bundles that are chosen at the same time
 do not all go to one broker. A decision is *open*, and repeated for each lookup, until the bundle is *acquired*. After
-that it counts as load until the broker's report lists the bundle. A decision ends early when its broker leaves the
-cluster, or after DECISION_MS.
+that it counts as load until the broker's report lists the bundle.
 """
 
 from __future__ import annotations
@@ -169,7 +168,6 @@ class BundleAssignment:
         self._views[broker_id].add(bundle)
 
     def acquired(self, bundle: str) -> None:
-        """Record that a broker has acquired `bundle`."""
         if bundle in self._decisions:
             self._decisions[bundle].is_acquired = True
 

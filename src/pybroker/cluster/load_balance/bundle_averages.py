@@ -108,7 +108,6 @@ class BundleAverages:
             self.forget(bundle)
 
     def forget(self, bundle: str) -> None:
-        """Forget a bundle that does not exist any more."""
         self._seen_ms.pop(bundle, None)
         self._found.pop(bundle, None)
 
@@ -133,7 +132,6 @@ class BundleAverages:
         return self.of(bundle).short.byte_rate
 
     def sums(self, bundles: Iterable[str]) -> BundleAverage:
-        """Return the sums of the average rates of these bundles."""
         total = BundleAverage(RateAverage(SHORT_SAMPLES), RateAverage(LONG_SAMPLES))
         for bundle in bundles:
             found = self.of(bundle)

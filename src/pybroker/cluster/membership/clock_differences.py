@@ -45,7 +45,6 @@ class ClockDifferences:
             self._found.pop(broker_id, None)
 
     def keep(self, broker_ids: Collection[str]) -> None:
-        """Forget all brokers other than these."""
         for broker_id in self._last.keys() - broker_ids:
             del self._last[broker_id]
             self._found.pop(broker_id, None)

@@ -1,8 +1,9 @@
-"""Membership of this broker in a cluster: its registration, its part in the leader election, and the registry for lookups.
+"""Membership of this broker in a cluster: its registration, its part in the leader election, and the registry for
+lookups.
 
 Operation: one task compares the stored values of this session with the wanted ones, and performs the next step:
-register, become a candidate or resign, update the load report. Watches, session events and a timer wake the task, so no
-event is lost and a failed step is repeated. The rules are in `joining_rules`, `leader_rules` and `load_balance`.
+register, become a candidate or resign, update the load report. The rules are in `joining_rules`, `leader_rules` and
+`load_balance`.
 
 A broker that leaves deletes its registration first, so that no new bundle comes, then its leadership.
 
@@ -216,7 +217,6 @@ class ClusterMembership:
         )
 
     def has_anti_affinity(self, namespace: str) -> bool:
-        """Return whether `namespace` is in an anti-affinity group."""
         return self._placement.placement().group_of(namespace) is not None
 
     def assign(self, bundle: str, broker_id: str) -> None:

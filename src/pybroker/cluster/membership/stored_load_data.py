@@ -58,7 +58,6 @@ class StoredLoadData:
         await self._store.put(broker_path(self._membership.own_broker.broker_id), encoded_broker(None))
 
     async def continue_averages(self) -> None:
-        """Read the averages that the former leader stored."""
         now_ms = self._runtime.clock.monotonic_ms()
         count = 0
         async for segments, stored in values_at(self._store, BUNDLE_DATA, _BUNDLE_DEPTH):

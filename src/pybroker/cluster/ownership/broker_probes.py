@@ -1,7 +1,6 @@
 """Checks whether other brokers accept connections, so that lookups do not lead clients to a killed broker.
 
-The documents of a killed broker remain until its session ends. Clients that are led to it meanwhile fail to connect,
-and double their pause after each attempt, so they could return long after another broker owns the bundle.
+The documents of a killed broker remain until its session ends.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A bundle belongs to the broker whose session created its ownership document. The
 create it at the same time.
 
 Operation: `HeldBundles` has the bundles of this broker. Documents of other brokers are cached, and a watch removes
-changed ones. An acquisition or a release is completed even if the request that caused it was cancelled.
+changed ones.
 
 A broker that loses its session closes the topics of all its bundles, in the order that prevents two owners: the
 metadata client reports the loss before the server can end the session, `holds_session` is asked before anything is

@@ -116,7 +116,6 @@ class ChunkedMessages:
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Remove a consumer, which must have no unacknowledged entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

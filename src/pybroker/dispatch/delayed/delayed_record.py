@@ -1,4 +1,6 @@
-"""Binary format of the stored index of delayed entries. A record is (little-endian):
+"""Binary format of the stored index of delayed entries of a subscription.
+
+A record is (little-endian):
 
     version u8 | kind u8 | zero u16 | run count u32
     for each run:   ledger id i64 | first entry id u32 | n u32 | n numbers u64, rising

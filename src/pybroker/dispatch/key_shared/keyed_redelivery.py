@@ -5,8 +5,7 @@ the hash drains at another consumer, or has no owner. All waiting entries of one
 delivered in order. The set is *ready* for the hash's owner, or *parked* while no consumer may receive its entries.
 Parked entries cost no time until their hash is freed or owners change.
 
-Memory: six to ten bytes an entry. For each block of 65,536 entry ids, a *column* has the waiting ids as a bitmap and
-their hashes as two bytes each; each set has its own bitmap in addition.
+Memory: six to ten bytes an entry.
 
 Each waiting hash is charged to the consumer that delays it (`bytes_of`): its owner while the hash is ready, the
 draining consumer while it is parked. So one consumer cannot use all memory.

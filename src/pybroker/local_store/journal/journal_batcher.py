@@ -9,8 +9,7 @@ gaps. After a refused run, no later run of its ledger is written, nor any run th
 ledger before it is notified.
 
 Failure: without disk space, items are refused and the journal continues. Runs are refused first; other records only if
-releasing the reserve does not help. The bytes of a refused batch are erased, because a recovery would restore them.
-`failed` raises any other error: nothing may be written or completed after it.
+releasing the reserve does not help. `failed` raises any other error: nothing may be written or completed after it.
 
 Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """

@@ -1,17 +1,13 @@
 """The file `journal.end`: a record of the end of the durable journal, by which a start distinguishes an interrupted
 write from lost data.
 
-Two copies exist: one in `journal/`, and one in the directory of `checkpoint.db`, in case `journal/` is lost or replaced
-by an older copy. A start uses the later end.
-
 Operation: after each durable batch, and before its callers are notified, the journal writes its end to mapped memory,
 without a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after its
 commit, before journal files are reused.
 
 Invariant: the recorded end is never ahead of the durable journal. After a power failure it may be older, by the batches
 since the last checkpoint; `checkpoint.db` contains the end at its last commit, too. Unreadable content is ignored. If
-the journal is not synced, only batches that a checkpoint covers are recorded. Without disk space or mapped memory, the
-store works without the file.
+the journal is not synced, only batches that a checkpoint covers are recorded.
 
 Concurrency: the journal's writer calls `noted`, the checkpoint thread `committed`; a lock protects the bytes.
 """

@@ -44,7 +44,6 @@ class DamagedJournal(StoreError):
     """The journal lacks entries with receipts. The store does not start, because it would lose them unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """`text`: a description of the damage, with file name and offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset

@@ -1,8 +1,7 @@
 """The entry cache: recently appended entries of all topics in memory, up to `managedLedgerCacheSizeMB`.
 
 Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
-newest entries, which other consumers read. Entries are also evicted by age while the cache is not read. A cache in use
-is not evicted by age, because a Key_Shared subscription with a backlog rescans the same entries many times.
+newest entries, which other consumers read.
 
 Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
 at most `limit_bytes` unless a single run is larger.

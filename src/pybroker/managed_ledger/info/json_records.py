@@ -3,9 +3,6 @@
 Failure: a put that fails, or whose caller is cancelled, may still be stored, now or later. The next store reads the
 stored value, and continues only if this object has stored it or tried to store it. Any other value comes from another
 owner.
-
-Limitations: identical bytes of another owner cannot be distinguished, but each owner first creates its own ledger, so
-values differ.
 """
 
 from __future__ import annotations

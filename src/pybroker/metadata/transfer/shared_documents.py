@@ -82,7 +82,6 @@ def is_shared_path(path: str) -> bool:
 
 
 def kind_of(path: str) -> DocumentKind:
-    """Return the kind of the document at a shared path."""
     root = root_of(path)
     depth = path[len(root) :].count("/")
     match root, depth:
