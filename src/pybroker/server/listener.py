@@ -103,6 +103,7 @@ class Listener:
     async def close(self) -> None:
         """Close all connections after their queued data is written."""
         self.stop_reading()
+        self.context.is_closed = True
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
         try:
@@ -118,5 +119,7 @@ class Listener:
             bound.close()
 
     def abort(self) -> None:
+        """Close all connections at once, without the data that is queued for them."""
+        self.context.is_closed = True
         for connection in list(self.context.connections):
             connection.abort("the broker is stopping")
