@@ -303,7 +303,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     @property
     def failing_for_ms(self) -> float | None:
-        """The milliseconds for which all writes of the state have failed; None after a successful write."""
+        """The milliseconds since the first of the failed writes of the state; None if the last write succeeded."""
         return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
 
     @property

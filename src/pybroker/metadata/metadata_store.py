@@ -225,7 +225,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Release the back end. Idempotent."""
+        """Close the store. Idempotent."""
 
 
 def values_at(

@@ -65,5 +65,5 @@ def _refuse_constant(name: str) -> JsonValue:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Return the same text for equal values. Key order does not matter; `1` and `1.0` differ."""
+    """Return JSON text that is the same for equal values: key order does not matter; `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Frames of protocol version 2: requests as bytes, and a reader of answers.
+"""Frames of BookKeeper's protocol version 2: requests as bytes, and a reader of responses.
 
 A frame is its size (4 bytes) and a body; numbers are big-endian. A response does not contain the number of its request.
 Except for batch reads, it is matched by operation, ledger and entry.

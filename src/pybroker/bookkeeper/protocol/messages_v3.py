@@ -1,7 +1,7 @@
-"""Protocol version 3 (protobuf messages), for the operations that version 2 lacks: explicit last confirmed entries, forced
-writes, and the disk space of a bookie.
+"""Messages of BookKeeper's protocol version 3 (protobuf), for operations that version 2 lacks: explicit last confirmed
+entries, forced writes, and the disk space of a bookie.
 
-A connection speaks the version of its first frame. Requests have numbers, so that answers can come in any order.
+A connection speaks the version of its first frame. Requests have numbers, so that responses can come in any order.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ def _min_limit(policy: NamespaceIsolationData) -> int:
 def spread_by_group(
     broker_ids: Iterable[str], group_counts: Mapping[str, int], domain_of: Mapping[str, str]
 ) -> list[str]:
-    """Return the brokers with the fewest namespaces of an anti-affinity group, within the failure domains with the
-    fewest. `group_counts`: the number of these namespaces by broker. `domain_of`: the failure domain of each broker in
-    one.
+    """Return the brokers on which the namespaces of an anti-affinity group are fewest, within the failure domains in
+    which they are fewest. `group_counts`: the number of these namespaces by broker. `domain_of`: the failure domain by
+    broker.
     """
     found = list(broker_ids)
     of_domains: Counter[str] = Counter()

@@ -67,7 +67,7 @@ class _Column:
         self.last = -1
 
     def add(self, entry_id: int, sticky_hash: int) -> bool:
-        """Return False if the entry is already listed."""
+        """Add an entry with its sticky key hash. Return False if the entry waits already."""
         if entry_id > self.last:
             self.hashes.append(sticky_hash)
             self.last = entry_id
