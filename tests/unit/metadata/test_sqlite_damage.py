@@ -183,6 +183,6 @@ async def test_a_start_that_is_refused_leaves_no_file_open(tmp_path: Path) -> No
     await store.close()
     (tmp_path / NAME).unlink()
     for _ in range(2):
-        with pytest.raises(StoreError, match="contains only 0 changes"):
+        with pytest.raises(StoreError, match="contains only 0 of 2 confirmed transactions"):
             await opened(tmp_path)
         assert open_files(tmp_path) == []
