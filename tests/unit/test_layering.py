@@ -209,6 +209,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "explain": ("slices", "calls", "inspection.common_parameters"),
         "server": ("...",),
     },
+    "bookkeeper_store": {"documents": (), "orphans": ("documents", "pulsar_records")},
 }
 
 # Modules that decide and never perform; a name stands for everything below it.
@@ -255,14 +256,7 @@ PURE = (
     "bookkeeper.metadata_store",
     "bookkeeper.options",
     "bookkeeper.quorums",
-    "bookkeeper_store.cursor_documents",
-    "bookkeeper_store.cursor_node",
-    "bookkeeper_store.document_compression",
-    "bookkeeper_store.ledger_custom",
-    "bookkeeper_store.managed_ledger_documents",
-    "bookkeeper_store.stored_views",
-    "bookkeeper_store.ml_data_formats_pb2",
-    "bookkeeper_store.schema_storage_pb2",
+    "bookkeeper_store.documents",
     "bookkeeper_store.store_errors",
     "zookeeper.addresses",
     "zookeeper.digest_md5",

@@ -14,7 +14,7 @@ import json
 from urllib.parse import quote
 
 from pybroker.bookkeeper import BookKeeperClient
-from pybroker.bookkeeper_store.ledger_custom import record_metadata
+from pybroker.bookkeeper_store.documents.ledger_custom import record_metadata
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_all
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner
