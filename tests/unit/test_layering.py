@@ -209,7 +209,6 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "explain": ("slices", "calls", "inspection.common_parameters"),
         "server": ("...",),
     },
-    "bookkeeper_store": {"documents": (), "orphans": ("documents", "pulsar_records")},
 }
 
 # Modules that decide and never perform; a name stands for everything below it.
