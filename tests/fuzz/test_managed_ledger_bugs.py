@@ -206,9 +206,9 @@ def what_was_read_ahead_serves_other_ledgers(patch: pytest.MonkeyPatch) -> None:
     take = CursorReadAhead.take
 
     def of_any_ledger(self: CursorReadAhead, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        if self._held is not None:
-            self._held = EntryRun(
-                position.ledger_id, self._held.first_entry_id, self._held.payloads, self._held.message_counts
+        if self.held is not None:
+            self.held = EntryRun(
+                position.ledger_id, self.held.first_entry_id, self.held.payloads, self.held.message_counts
             )
         return take(self, position, max_entries, max_bytes)
 

@@ -145,12 +145,13 @@ class CursorReadAhead(AheadHolder):
 
     def __init__(self, reads: ReadAhead) -> None:
         self._reads = reads
-        self._held: EntryRun | None = None
+        self.held: EntryRun | None = None
+        """The entries of the last read; None if they are used up or were dropped."""
         self._following: FollowingRead | None = None
 
     def take(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Return held entries from `position` on. Return None if they must be read with `read`."""
-        held = self._held
+        held = self.held
         if held is None:
             return None
         index = position.entry_id - held.first_entry_id
@@ -173,9 +174,9 @@ class CursorReadAhead(AheadHolder):
 
     def hold(self, run: EntryRun, following: Position | None, group: Hashable, *, has_neighbours: bool) -> None:
         """Keep a run that has entries beyond the request. `following`: the next readable position after the run."""
-        self._held, self._following = run, None
+        self.held, self._following = run, None
         self._count()
-        if self._held is None or following is None or not self._reads.may_read_following(following):
+        if self.held is None or following is None or not self._reads.may_read_following(following):
             return
         read = FollowingRead(following, self._has_read)
         if self._reads.start(read, group, has_neighbours=has_neighbours):
@@ -188,13 +189,13 @@ class CursorReadAhead(AheadHolder):
     def _count(self) -> None:
         following = None if self._following is None else self._following.run
         self._reads.count_held(
-            self, sum(sum(map(len, run.payloads)) for run in (self._held, following) if run is not None)
+            self, sum(sum(map(len, run.payloads)) for run in (self.held, following) if run is not None)
         )
 
     def drop(self) -> None:
-        if self._held is not None:
+        if self.held is not None:
             self.give_way()
             self._count()
 
     def give_way(self) -> None:
-        self._held = self._following = None
+        self.held = self._following = None
