@@ -146,7 +146,7 @@ class CursorReadAhead(AheadHolder):
     def __init__(self, reads: ReadAhead) -> None:
         self._reads = reads
         self.held: EntryRun | None = None
-        """The entries of the last read; None if they are used up or were dropped."""
+        """The last read, of which `take` returns entries; None without one."""
         self._following: FollowingRead | None = None
 
     def take(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
