@@ -1,8 +1,6 @@
-"""Class names of Pulsar's authentication providers, and the corresponding method names."""
+"""Names of authentication methods, and the configured names of authentication providers."""
 
 from __future__ import annotations
-
-from pybroker.config.setting_types import ConfigError
 
 TOKEN = "token"
 BASIC = "basic"
@@ -10,7 +8,7 @@ TLS = "tls"
 NONE = "none"
 
 _PACKAGE = "org.apache.pulsar.broker.authentication."
-METHODS = {
+BUILT_IN = {
     f"{_PACKAGE}AuthenticationProviderToken": TOKEN,
     f"{_PACKAGE}AuthenticationProviderBasic": BASIC,
     f"{_PACKAGE}AuthenticationProviderTls": TLS,
@@ -18,14 +16,4 @@ METHODS = {
     BASIC: BASIC,
     TLS: TLS,
 }
-
-
-def method_of(provider: str) -> str:
-    """Return the method for a provider's class name or short name. Raises ConfigError if the provider is not
-    supported.
-    """
-    method = METHODS.get(provider)
-    if method is None:
-        known = ", ".join(METHODS)
-        raise ConfigError(f"authenticationProviders: {provider!r} is not supported; use one of {known}")
-    return method
+"""The broker's own providers by class name of Pulsar and by short name. The values are the short names."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pybroker.auth import provider_names
-from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, ProviderEnvironment, RemoteClient
 from pybroker.auth.locations import decoded_base64, read_location
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
+from pybroker.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -50,7 +51,10 @@ class _VerifyingKey:
 class TokenProvider(AuthenticationProvider):
     """Verifies tokens with one configured key."""
 
-    def __init__(self, settings: TokenSettings) -> None:
+    method = provider_names.TOKEN
+    name = "AuthenticationProviderToken"
+
+    def __init__(self, settings: TokenSettings, clock: Clock | None = None) -> None:
         import jwt  # noqa: PLC0415  (slow, with cryptography: only its users wait for it)
 
         if settings.audience_claim and not settings.audience:
@@ -62,14 +66,33 @@ class TokenProvider(AuthenticationProvider):
         else:
             raise ConfigError("authentication provider token needs a key: set tokenSecretKey or tokenPublicKey")
         self._settings = settings
+        self._clock = clock or Clock()
         self._jws = jwt.PyJWS()
         self._invalid_token: type[Exception] = jwt.PyJWTError
 
-    def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
+    @classmethod
+    def create(cls, environment: ProviderEnvironment) -> Self:
+        config = environment.config
+        settings = TokenSettings(
+            secret_key=config.token_secret_key,
+            public_key=config.token_public_key,
+            public_algorithm=config.token_public_alg,
+            role_claim=config.token_auth_claim or "sub",
+            audience_claim=config.token_audience_claim,
+            audience=config.token_audience,
+            clock_skew_s=config.token_allowed_clock_skew_seconds,
+        )
+        return cls(settings, environment.clock)
+
+    async def authenticate(self, data: bytes, client: RemoteClient) -> Identity:
+        return self.verify(data, self._clock.wall_ms() / 1000)
+
+    def verify(self, data: bytes, now_s: float) -> Identity:
+        """Verify a token at the Unix time `now_s`. Raises AuthenticationError."""
         if not data:
             raise AuthenticationError("no token was sent")
         if len(data) > MAX_TOKEN_BYTES:
-            raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
+            raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes", "INVALID_TOKEN")
         claims = self._verified_claims(data)
         expires_at_s = self._require_valid_time(claims, now_s)
         self._require_audience(claims)
@@ -84,7 +107,7 @@ class TokenProvider(AuthenticationProvider):
                 continue  # the library's message can contain parts of the token
             if isinstance(claims, dict):
                 return claims
-        raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key")
+        raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key", "INVALID_TOKEN")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
         """Check the validity period of the token. Return its expiry time, None without one. Raises
@@ -93,12 +116,12 @@ class TokenProvider(AuthenticationProvider):
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
-            raise AuthenticationError("the token is not valid yet")
+            raise AuthenticationError("the token is not valid yet", "INVALID_TOKEN")
         expires_s = _time_claim(claims, "exp")
         if expires_s is None:
             return None
         if now_s - skew_s >= expires_s:
-            raise AuthenticationError("the token has expired")
+            raise AuthenticationError("the token has expired", "EXPIRED_JWT")
         return expires_s + skew_s
 
     def _require_audience(self, claims: dict[str, Any]) -> None:
@@ -107,14 +130,18 @@ class TokenProvider(AuthenticationProvider):
         found = claims.get(self._settings.audience_claim)
         audiences = found if isinstance(found, list) else [found]
         if self._settings.audience not in audiences:
-            raise AuthenticationError("the token's audience is not the tokenAudience of the broker")
+            raise AuthenticationError(
+                "the token's audience is not the tokenAudience of the broker", "INVALID_AUDIENCES"
+            )
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._settings.role_claim)
         if isinstance(role, list) and role:
             role = role[0]
         if not isinstance(role, str) or not role:
-            raise AuthenticationError(f"the token has no role in its claim {self._settings.role_claim!r}")
+            raise AuthenticationError(
+                f"the token has no role in its claim {self._settings.role_claim!r}", "INVALID_TOKEN"
+            )
         return role
 
 
@@ -123,13 +150,13 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
+        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds", "INVALID_TOKEN")
     try:
         seconds = float(value)
     except OverflowError:  # a number of hundreds of digits
         seconds = math.inf
     if not math.isfinite(seconds):  # 1e999 would never expire
-        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
+        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds", "INVALID_TOKEN")
     return seconds
 
 

@@ -29,6 +29,7 @@ from pybroker.server.handler import Handler, type_name, weight_of
 from pybroker.server.open_producer import OpenProducer, RecentIds, producer_success
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
+from pybroker.server.pending_authentication import PendingAuthentication
 from pybroker.server.pending_setups import PendingSetups
 from pybroker.server.read_pauses import ReadPauses
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -62,8 +63,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.client_version = ""
         self.role = None
         self.features = pb.FeatureFlags()
-        self.is_challenged = False
-        self.is_renewing = False
+        self.authentication: PendingAuthentication | None = None
         self.certificate: PeerCertificate | None = None
         self.producers: dict[int, OpenProducer | None] = {}  # None during setup
         self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access

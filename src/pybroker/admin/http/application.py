@@ -28,7 +28,7 @@ from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
 from pybroker.auth import provider_names
-from pybroker.auth.authentication import Identity
+from pybroker.auth.authentication import Identity, RemoteClient
 from pybroker.errors import AdminError, BrokerError, StoreError
 from pybroker.runtime import logs
 from pybroker.waiting.request_holder import ASKING
@@ -132,17 +132,10 @@ class Application:
             return ANONYMOUS
         if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
-        certificate = scope["state"][PEER_CERTIFICATE_KEY]
+        client = RemoteClient(_client_address(scope), scope["state"][PEER_CERTIFICATE_KEY])
         # Clients that cannot set headers pass the token in the URL.
         query_token = QueryParams(scope["query_string"]).get("token", "")
-        authentication = self._broker.authentication
-        method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
-        return await authentication.authenticate_in_turn(
-            method, data, certificate, self._now_s(), _client_address(scope)
-        )
-
-    def _now_s(self) -> float:
-        return self._runtime.clock.wall_ms() / 1000
+        return await self._broker.authentication.authenticate_http(Headers(scope=scope), client, query_token)
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         match error:

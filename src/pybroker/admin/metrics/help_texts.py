@@ -263,6 +263,8 @@ _TXN = {
 }
 _OF_PULSAR = {
     "version_info": "Version of the broker; always 1.",
+    "authentication_success_total": "Successful authentications, by provider and method.",
+    "authentication_failures_total": "Failed authentications, by provider, method and reason.",
     "active_connections": "Open connections of clients.",
     "connection_created_total_count": "Connections of clients created.",
     "connection_create_success_count": "Connections of clients that completed their handshake.",

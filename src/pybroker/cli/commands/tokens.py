@@ -178,7 +178,7 @@ def _validate(options: argparse.Namespace) -> int:
     except ConfigError as error:
         raise WrongUsage(str(error)) from None
     try:
-        identity = provider.authenticate(token, None, time.time())
+        identity = provider.verify(token, time.time())
     except AuthenticationError as error:
         raise CommandFailed(str(error)) from None
     _, claims = token_keys.parts_of(token)
