@@ -70,6 +70,9 @@ class AuthenticationError(BrokerError, code=3, http_status=401):
     case.
     """
 
+    EXPIRED: ClassVar[str] = "EXPIRED_JWT"
+    """The reason of credentials that were valid before."""
+
     def __init__(self, text: str, reason: str = "INVALID_AUTH_DATA") -> None:
         super().__init__(text)
         self.reason = reason

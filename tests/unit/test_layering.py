@@ -364,6 +364,7 @@ PURE = (
     "admin.http.strict_head",
     "auth.provider_names",
     "auth.plugins",
+    "auth.token_claims",
     "config.dynamic",
     "config.only_in_pulsar",
     "server.repeated_events",

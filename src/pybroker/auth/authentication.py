@@ -47,6 +47,7 @@ _BUILT_IN: dict[str, type[AuthenticationProvider]] = {
     provider_names.BASIC: BasicProvider,
     provider_names.TLS: TlsProvider,
 }
+"""All but OpenID Connect, whose libraries only its users load."""
 
 
 class FailureLabels(NamedTuple):
@@ -216,7 +217,11 @@ class _Exchange(AuthenticationState):
             self._service.count_failure(provider, error)
         if len(errors) == 1:
             raise errors[0][1]
-        raise AuthenticationError("; ".join(f"{provider.name}: {error}" for provider, error in errors))
+        has_expired = any(error.reason == AuthenticationError.EXPIRED for _, error in errors)
+        raise AuthenticationError(
+            "; ".join(f"{provider.name}: {error}" for provider, error in errors),
+            AuthenticationError.EXPIRED if has_expired else errors[-1][1].reason,
+        )
 
     async def _step(
         self, provider: AuthenticationProvider, state: AuthenticationState, data: bytes
@@ -252,6 +257,10 @@ class _Exchange(AuthenticationState):
 
 def _class_of(name: str) -> type[AuthenticationProvider]:
     short_name = provider_names.BUILT_IN.get(name)
+    if short_name == provider_names.OIDC:
+        from pybroker.auth.openid.openid_provider import OpenIdProvider  # noqa: PLC0415
+
+        return OpenIdProvider
     if short_name is not None:
         return _BUILT_IN[short_name]
     built_in = ", ".join(provider_names.BUILT_IN)

@@ -1,8 +1,8 @@
-"""Providers of users, found by the entry points of installed Python packages."""
+"""Providers of users: classes of installed Python packages, by entry point or as `module:Class`."""
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TypeVar
 
 from pybroker.config.setting_types import ConfigError
@@ -13,28 +13,34 @@ Provider = TypeVar("Provider")
 
 
 def plugin(group: str, name: str, key: str, base: type[Provider], built_in: str) -> type[Provider]:
-    """Return the class of the entry point `name` in `group`, a subclass of `base`.
+    """Return the class with this name, a subclass of `base`: an entry point in `group`, or `module:Class`.
 
-    Raises ConfigError, with the configuration key `key`, if no package declares the name, or if its class cannot be
-    used. `built_in` lists the broker's own names for the error text.
+    Raises ConfigError, with the configuration key `key`, if the name is unknown, or if its class cannot be used.
+    `built_in` lists the broker's own names for the error text.
     """
-    found = list(metadata.entry_points(group=group, name=name))
-    if not found:
-        raise ConfigError(
-            f"{key}: {name!r} is not supported; use one of {built_in}, or install a Python package with the entry point "
-            f"{name!r} in the group {group!r}"
-        )
-    if len({entry.value for entry in found}) > 1:
-        raise ConfigError(
-            f"{key}: several Python packages declare {name!r} in the group {group!r}: uninstall all but one"
-        )
-    value = found[0].value
     try:
-        loaded = found[0].load()
-    except Exception as error:
+        loaded = _loaded(group, name)
+    except LookupError:
         raise ConfigError(
-            f"{key}: {name!r} cannot be imported from {value}: {type(error).__name__}: {error}"
-        ) from error
+            f"{key}: {name!r} is not supported; use one of {built_in}, module:Class, or an entry point in the group {group}"
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"{key}: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(loaded, type) or not issubclass(loaded, base):
-        raise ConfigError(f"{key}: {name!r} is {value}, which is not a subclass of {base.__module__}.{base.__name__}")
+        raise ConfigError(f"{key}: {name!r} is not a subclass of {base.__module__}.{base.__name__}")
+    return loaded
+
+
+def _loaded(group: str, name: str) -> object:
+    """Raises LookupError if there is no such entry point, and any exception of an import."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        found: object = getattr(import_module(module), attribute)
+        return found
+    entries = {entry.value: entry for entry in metadata.entry_points(group=group, name=name)}
+    if len(entries) > 1:
+        raise ValueError(f"several packages declare this name: {', '.join(entries)}")
+    if not entries:
+        raise LookupError(name)
+    loaded: object = entries.popitem()[1].load()
     return loaded

@@ -19,3 +19,5 @@ class PendingAuthentication:
     state: AuthenticationState
     request: pb.CommandConnect | None
     is_step_running: bool = False
+    is_repeated: bool = False
+    """The client answered the first challenge with credentials that have expired."""

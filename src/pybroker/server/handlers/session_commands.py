@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pybroker.server.connection import Connection
 
 AUTH_REFRESH_CHALLENGE = b"PulsarAuthRefresh"
+REPEAT_CHALLENGE_S = 1.0
+"""A client keeps a token until it expires by its own clock, and so can renew it with the same token at the last moment."""
 _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
@@ -62,7 +64,10 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
     try:
         found = await pending.state.authenticate(data)
     except (AuthenticationError, TooManyRequests) as error:
-        if connection.session.state is not SessionState.CLOSED:
+        has_expired = isinstance(error, AuthenticationError) and error.reason == AuthenticationError.EXPIRED
+        if pending.request is None and has_expired and not pending.is_repeated:
+            await _repeat_challenge(connection, pending)
+        elif connection.session.state is not SessionState.CLOSED:
             _refuse(connection, error, f" (authentication method: {pending.method or 'none'})")
         return
     finally:
@@ -77,6 +82,15 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
         _open_session(connection, pending.request, found)
     else:
         _renew(connection, found)
+
+
+async def _repeat_challenge(connection: Connection, pending: PendingAuthentication) -> None:
+    """Request new credentials once more, from a client that sent expired ones."""
+    await connection.runtime.sleep(REPEAT_CHALLENGE_S)
+    if connection.session.state is not SessionState.CLOSED:
+        again = _begin(connection, pending.method, None)
+        again.is_repeated = True
+        _challenge(connection, pending.method, AUTH_REFRESH_CHALLENGE)
 
 
 def _open_session(connection: Connection, request: pb.CommandConnect, identity: Identity) -> None:
