@@ -10,6 +10,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pybroker.auth import plugins, provider_names
@@ -78,7 +79,9 @@ class AuthenticationService:
                 found = _class_of(name)
                 if found not in classes:
                     classes.append(found)
-                    self._providers.setdefault(found.method, []).append(_created(name, found, environment))
+                    self._providers.setdefault(found.method, []).append(
+                        plugins.created("authenticationProviders", name, partial(found.create, environment))
+                    )
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
             raise ConfigError("authenticationEnabled=true needs at least one provider: set authenticationProviders")
@@ -263,27 +266,10 @@ def _class_of(name: str) -> type[AuthenticationProvider]:
         return OpenIdProvider
     if short_name is not None:
         return _BUILT_IN[short_name]
+    # mypy refuses an abstract class as an argument for type[Provider].
+    base: type[AuthenticationProvider] = AuthenticationProvider  # type: ignore[type-abstract]
     built_in = ", ".join(provider_names.BUILT_IN)
-    # mypy: an abstract class as argument for type[Provider]
-    return plugins.plugin(
-        plugins.AUTHENTICATION,
-        name,
-        "authenticationProviders",
-        AuthenticationProvider,
-        built_in,  # type: ignore[type-abstract]
-    )
-
-
-def _created(
-    name: str, provider: type[AuthenticationProvider], environment: ProviderEnvironment
-) -> AuthenticationProvider:
-    try:
-        return provider.create(environment)
-    except ConfigError:
-        raise
-    except Exception as error:
-        if name in provider_names.BUILT_IN:
-            raise
-        raise ConfigError(
-            f"authenticationProviders: {name!r} failed to start: {type(error).__name__}: {error}"
-        ) from error
+    found = plugins.plugin(plugins.AUTHENTICATION, name, "authenticationProviders", base, built_in)
+    if not getattr(found, "method", ""):
+        raise ConfigError(f"authenticationProviders: {name!r} has no attribute `method`, the name that clients send")
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module, metadata
+from inspect import isabstract
 from typing import TypeVar
 
 from pybroker.config.setting_types import ConfigError
@@ -28,6 +30,8 @@ def plugin(group: str, name: str, key: str, base: type[Provider], built_in: str)
         raise ConfigError(f"{key}: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         raise ConfigError(f"{key}: {name!r} is not a subclass of {base.__module__}.{base.__name__}")
+    if isabstract(loaded):
+        raise ConfigError(f"{key}: {name!r} lacks {', '.join(sorted(loaded.__abstractmethods__))}")
     return loaded
 
 
@@ -44,3 +48,13 @@ def _loaded(group: str, name: str) -> object:
         raise LookupError(name)
     loaded: object = entries.popitem()[1].load()
     return loaded
+
+
+def created(key: str, name: str, create: Callable[[], Provider]) -> Provider:
+    """Return the result of `create`. Raises ConfigError if the code of a plugin fails."""
+    try:
+        return create()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{key}: {name!r} cannot be created: {type(error).__name__}: {error}") from error

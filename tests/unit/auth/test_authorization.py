@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pybroker.auth.authorization import AuthorizationService, matches_wildcard
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.pulsar_authorization import matches_wildcard
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
