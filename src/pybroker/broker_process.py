@@ -81,6 +81,7 @@ from pybroker.process.watchdog import LoopWatchdog
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.server.bind_addresses import bind_addresses
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
 from pybroker.server.handlers.session_commands import check_expiry
@@ -510,14 +511,15 @@ class Broker:
     async def _bind(self) -> None:
         config = self.config
         tls: ssl.SSLContext | None = None
-        if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+        addresses = bind_addresses(config)
+        if config.web_service_port_tls is not None or any(address.is_tls for address in addresses):
             tls = server_context(config)
             self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
         try:
-            self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
+            self.listener.bind(addresses, tls)
         except CannotListen as error:
             problems += error.problems
         try:

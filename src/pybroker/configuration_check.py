@@ -19,6 +19,8 @@ from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
+from pybroker.runtime.proxied_port import parse_networks
+from pybroker.server.bind_addresses import bind_addresses
 
 _WORDS = re.compile(r"\w+")
 
@@ -56,7 +58,7 @@ def _check_broker_client(config: BrokerConfig) -> None:
 
 
 def _check_tls(config: BrokerConfig) -> None:
-    if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+    if config.web_service_port_tls is not None or any(address.is_tls for address in bind_addresses(config)):
         server_context(config)
 
 
@@ -67,7 +69,19 @@ def _check_addresses(config: BrokerConfig) -> None:
         config.web_service_port,
         config.web_service_port_tls,
     )
-    AdvertisedAddresses(config, ports, host_name="localhost")
+    addresses = AdvertisedAddresses(config, ports, host_name="localhost")
+    problems = Problems()
+    for address in bind_addresses(config):
+        if address.listener_name is not None and address.listener_name not in addresses.listeners:
+            problems.found.append(
+                f"bindAddresses names listener {address.listener_name!r}, which advertisedListeners does not have: add"
+                f" {address.listener_name}:pulsar://host:port there, so that lookups at this port return addresses"
+            )
+    try:
+        parse_networks(config.ha_proxy_protocol_trusted_addresses)
+    except ValueError as error:
+        problems.found.append(f"haProxyProtocolTrustedAddresses: {error}; expected addresses or networks as 10.0.0.0/8")
+    problems.raise_any()
 
 
 def _check_names(config: BrokerConfig) -> None:

@@ -40,6 +40,7 @@ from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.watched_topics import TopicWatcher
+    from pybroker.runtime.proxy_protocol import Address
     from pybroker.server.server_context import ServerContext
 
 
@@ -56,6 +57,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.runtime = context.runtime
         self.session = Session()
         self.identity: Identity | None = None
+        self.listener_name: str | None = None
+        """Listener of the port (`bindAddresses`), for lookups that request none."""
+        self.proxied_client: Address | None = None
+        """Address of the client from the PROXY header of a load balancer."""
         self.address = ""
         self.host = ""
         self.opened_s = context.now_s()
@@ -98,7 +103,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._outbox = Outbox(self.context.loop, self._transport)
         self._pauses = ReadPauses(self._transport)
         self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
-        host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        peer = self.proxied_client or self._transport.get_extra_info("peername") or ("unknown", 0)
+        host, port = peer[:2]
         self.host = str(host)
         self.address = f"/{host}:{port}"
         self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))

@@ -52,6 +52,9 @@ class ServerContext:
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_stopping = False
+        """New connections are not read."""
+        self.is_closed = False
+        """New connections are aborted: the listener has closed the others and does not wait for more."""
         self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
@@ -81,6 +84,9 @@ class ServerContext:
         self.connections[connection] = self.now_s() + self.runtime.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[connection.host] += 1
+        if self.is_closed:
+            connection.abort("the broker is stopping")  # accepted before the ports were closed
+            return
         if self.is_stopping:
             connection.hold_for_stop()
         longest = self.unauthenticated.longest

@@ -22,6 +22,7 @@ from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, 
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
 from pybroker.admin.http.strict_head import StrictConnection
 from pybroker.auth.server_tls import peer_certificate
+from pybroker.runtime.proxy_protocol import Address
 from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
@@ -60,8 +61,10 @@ class Connections(ServerState):
 class HttpProtocol(H11Protocol):
     """One HTTP connection. `Connections` lists it while it is open."""
 
-    def __init__(self, config: Config, connections: Connections) -> None:
+    def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
+        """`proxied_client` is the address of the client from the PROXY header of a load balancer."""
         super().__init__(config, connections, {}, asyncio.get_running_loop())
+        self._proxied_client = proxied_client
         self.logger = _silent
         self.access_log = False
         assert config.h11_max_incomplete_event_size is not None
@@ -74,6 +77,7 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.client = self._proxied_client or self.client
         self._all.all_closed.clear()
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         # uvicorn copies this state into each request's scope.
@@ -168,8 +172,8 @@ class Reader(asyncio.BufferedProtocol):
     A separate class, because the event loop reads without limit for the protocol class of uvicorn.
     """
 
-    def __init__(self, config: Config, connections: Connections) -> None:
-        self._connection = HttpProtocol(config, connections)
+    def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
+        self._connection = HttpProtocol(config, connections, proxied_client)
         self._buffer = connections.receive_buffer
         self._transport: asyncio.Transport
         self.connection_lost = self._connection.connection_lost  # type: ignore[method-assign]

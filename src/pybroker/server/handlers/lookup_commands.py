@@ -56,7 +56,7 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(
             topic,
-            request.advertised_listener_name or None,
+            request.advertised_listener_name or connection.listener_name,
             is_authoritative=request.authoritative,
             parking=connection.uncounted_request,
         )
