@@ -382,6 +382,7 @@ PURE = (
     "server.handlers.request_limits",
     "server.read_pauses",
     "runtime.proxy_protocol",
+    "auth.proxied_role",
     "local_store.checkpoint.cursor_registry",
     "local_store.deferred_appends",
     "local_store.journal.journal_batcher",

@@ -6,10 +6,12 @@ client. Everything runs on the broker's event loop, so a provider must not block
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from pybroker.auth.proxied_role import Principal, ProxiedRole, principal_of
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.runtime.clock import Clock
 
@@ -23,6 +25,18 @@ class Identity:
     role: str | None
     method: str
     expires_at_s: float | None
+    proxy_role: str | None = None
+    """Role of the Pulsar proxy through which the client connects."""
+
+    @property
+    def principal(self) -> Principal:
+        return principal_of(self.role, self.proxy_role)
+
+    def of_client(self, principal: Principal) -> Identity:
+        """Return this identity with the role and proxy role of `principal`."""
+        if isinstance(principal, ProxiedRole):
+            return dataclasses.replace(self, role=principal.role, proxy_role=principal.proxy_role)
+        return dataclasses.replace(self, role=principal, proxy_role=None)
 
     def expires_within(self, seconds: float, now_s: float) -> bool:
         """Return whether the credentials expire less than `seconds` after the Unix time `now_s`. With 0: whether they

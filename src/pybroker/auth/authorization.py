@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from pybroker.auth import plugins
 from pybroker.auth.authorization_provider import AuthorizationEnvironment, AuthorizationProvider
+from pybroker.auth.proxied_role import Principal, ProxiedRole, client_role, refusal_of_roles, roles_of
 from pybroker.auth.pulsar_authorization import PulsarAuthorizationProvider, without_role
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
@@ -59,67 +60,89 @@ class AuthorizationService:
             "authorizationProvider", config.authorization_provider, lambda: _provider_class(config).create(environment)
         )
 
-    def require_produce(self, topic: TopicName, role: str | None) -> None:
-        if self.enabled:
-            self._provider_for(role).require_produce(topic, role)
+    def require_produce(self, topic: TopicName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_produce(topic, each)
 
-    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        if self.enabled:
-            self._provider_for(role).require_consume(topic, subscription, role)
+    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_consume(topic, subscription, each)
 
-    def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        if self.enabled:
-            self._provider_for(role).require_lookup(topic, role)
+    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_lookup(topic, each)
 
-    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        if self.enabled:
-            self._provider_for(role).require_list_topics(namespace, role)
+    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_list_topics(namespace, each)
 
-    def may_all(self, role: str | None) -> bool:
-        """Return whether the role is a superuser, or authorization is disabled."""
-        return not self.enabled or self._provider_for(role).is_superuser(role)
+    def may_all(self, principal: Principal) -> bool:
+        """Return whether the principal is a superuser, or authorization is disabled."""
+        return all(self._provider.is_superuser(each) for each in self._checked(principal))
 
-    def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object that the role `owner` owns; None: the object has no owner."""
-        return owner is None or owner == role or self.may_all(role)
+    def may_use(self, owner: str | None, principal: Principal) -> bool:
+        """Return whether `principal` may use an object that the role `owner` owns; None: the object has no owner."""
+        return owner is None or owner == client_role(principal) or self.may_all(principal)
 
-    def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder of fair shares and queue positions for `role`. A client without a role is identified by
+    def holder(self, principal: Principal, nameless: str) -> Holder:
+        """Return the holder of fair shares and queue positions for the role of a client. A client without a role is identified by
         `nameless`, such as its address.
         """
+        role = client_role(principal)
         if role is None:
             return Holder(nameless)
-        return holder_of_role(role, is_operator=self.enabled and self._provider.is_superuser(role))
+        is_operator = self.enabled and all(self._provider.is_superuser(each) for each in roles_of(principal))
+        return holder_of_role(role, is_operator=is_operator)
 
-    def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Pauses, so that the caller can yield to the event
+    def may_produce_somewhere(self, principal: Principal) -> Generator[None, None, bool]:
+        """Return whether `principal` may produce to at least one topic. Pauses, so that the caller can yield to the event
         loop.
         """
+        for each in self._checked(principal):
+            if not (yield from self._provider.may_produce_somewhere(each)):
+                return False
+        return True
+
+    def require_superuser(self, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.is_superuser(each):
+                raise _missing_rank(each, "is not a superuser", "superUserRoles must contain the role")
+
+    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.administers(tenant, each):
+                raise _missing_rank(each, f"does not administer tenant {tenant}", _administrator_of(tenant))
+
+    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.administers(namespace.tenant, each):
+                what = f"does not administer namespace {namespace}"
+                raise _missing_rank(each, what, _administrator_of(namespace.tenant))
+
+    def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
+        """Return the principal of a client whose role a proxy with `role` names, or `role` if it names none.
+
+        Raises AuthorizationError for an invalid combination, with Pulsar's text. See `refusal_of_roles`.
+        """
+        if self.enabled:
+            refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)
+            if refusal:
+                raise AuthorizationError(f"Invalid roles. {refusal}")
+        if role is None or not original.strip() or original == role:
+            return role
+        return ProxiedRole(original, role)
+
+    def _checked(self, principal: Principal) -> tuple[str | None, ...]:
+        """Return the roles that need a permission; none if authorization is disabled. Raises AuthorizationError for the
+        role of a proxy without its client's: the permissions of the proxy must not replace those of the client.
+        """
         if not self.enabled:
-            return True
-        return (yield from self._provider_for(role).may_produce_somewhere(role))
-
-    def require_superuser(self, role: str | None) -> None:
-        if not self.may_all(role):
-            raise _missing_rank(role, "is not a superuser", "superUserRoles must contain the role")
-
-    def require_tenant_admin(self, tenant: str, role: str | None) -> None:
-        if self.enabled and not self._provider_for(role).administers(tenant, role):
-            raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
-
-    def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
-        if self.enabled and not self._provider_for(role).administers(namespace.tenant, role):
-            what = f"does not administer namespace {namespace}"
-            raise _missing_rank(role, what, _administrator_of(namespace.tenant))
-
-    def _provider_for(self, role: str | None) -> AuthorizationProvider:
-        """Return the provider. Raises AuthorizationError for proxy roles, so that they are rejected everywhere."""
-        if role in self._proxy_roles:
-            # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
+            return ()
+        if not isinstance(principal, ProxiedRole) and principal in self._proxy_roles:
             raise AuthorizationError(
-                f"role {role!r} is a proxy role (proxyRoles): connections through a proxy are not supported; connect directly"
+                f"role {principal!r} is a proxy role (proxyRoles), but the proxy sent no original principal"
             )
-        return self._provider
+        return roles_of(principal)
 
 
 def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationError:

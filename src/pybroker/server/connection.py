@@ -57,6 +57,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.runtime = context.runtime
         self.session = Session()
         self.identity: Identity | None = None
+        self.is_of_proxy = False
+        """A proxy opened the connection, and named its client without forwarding the client's credentials."""
         self.listener_name: str | None = None
         """Listener of the port (`bindAddresses`), for lookups that request none."""
         self.proxied_client: Address | None = None

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pybroker.auth import provider_names
 from pybroker.auth.authentication import UNIDENTIFIED, Challenge, Identity, RemoteClient
-from pybroker.errors import AuthenticationError, BrokerError, NotAllowedError, ProtocolViolation, TooManyRequests
+from pybroker.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    NotAllowedError,
+    ProtocolViolation,
+    TooManyRequests,
+)
 from pybroker.runtime import logs
 from pybroker.server.pending_authentication import PendingAuthentication
 from pybroker.version import __version__
@@ -32,12 +40,6 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
         _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
         return
     method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
-    if request.original_principal or request.original_auth_data:
-        refusal = AuthenticationError(
-            "connections through a Pulsar proxy are not supported; connect to the broker directly"
-        )
-        _refuse(connection, refusal, f" (authentication method: {method or 'none'})")
-        return
     if not broker.authentication.enabled:
         _open_session(connection, request, UNIDENTIFIED)
         return
@@ -63,7 +65,9 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
     """
     try:
         found = await pending.state.authenticate(data)
-    except (AuthenticationError, TooManyRequests) as error:
+        if pending.request is not None and isinstance(found, Identity):
+            found = await _with_original_principal(connection, pending.request, found)
+    except (AuthenticationError, AuthorizationError, TooManyRequests) as error:
         has_expired = isinstance(error, AuthenticationError) and error.reason == AuthenticationError.EXPIRED
         if pending.request is None and has_expired and not pending.is_repeated:
             await _repeat_challenge(connection, pending)
@@ -84,6 +88,25 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
         _renew(connection, found)
 
 
+async def _with_original_principal(connection: Connection, request: pb.CommandConnect, identity: Identity) -> Identity:
+    """Return the identity of the client that the proxy with `identity` connects. Without a proxy: `identity`.
+
+    Raises AuthenticationError for invalid credentials of the client, and AuthorizationError for invalid roles.
+    """
+    broker = connection.broker
+    original, connection.is_of_proxy = request.original_principal, bool(request.original_principal)
+    expiring = identity
+    is_proxied = request.original_principal or request.original_auth_data
+    if is_proxied and broker.runtime.config.authenticate_original_auth_data:
+        client = RemoteClient(connection.host)
+        method = request.original_auth_method or provider_names.NONE
+        data = request.original_auth_data.encode()
+        expiring = await broker.authentication.authenticate(method, data, client)
+        original, connection.is_of_proxy = expiring.role or "", False
+    authorization = broker.broker_context.authorization
+    return expiring.of_client(authorization.with_original_principal(identity.role, original))
+
+
 async def _repeat_challenge(connection: Connection, pending: PendingAuthentication) -> None:
     """Request new credentials once more, from a client that sent expired ones."""
     await connection.runtime.sleep(REPEAT_CHALLENGE_S)
@@ -96,7 +119,7 @@ async def _repeat_challenge(connection: Connection, pending: PendingAuthenticati
 def _open_session(connection: Connection, request: pb.CommandConnect, identity: Identity) -> None:
     broker = connection.broker
     connection.identity = identity
-    connection.role = connection.identity.role
+    connection.role, connection.proxy_role = identity.role, identity.proxy_role
     connection.client_version = request.client_version
     connection.features = request.feature_flags
     connection.supports_partial_producer = request.feature_flags.supports_partial_producer
@@ -147,7 +170,12 @@ def check_expiry(connection: Connection, period_s: float) -> None:
     if identity is None or not identity.expires_within(period_s, now_s):
         return
     pending = connection.authentication
-    if pending is None and connection.features.supports_auth_refresh:
+    if connection.is_of_proxy:
+        # The proxy cannot send renewed credentials, because it did not forward those of the client.
+        if identity.expires_within(0, now_s):
+            connection.refused("CONNECT", AuthenticationError("the credentials of the proxy have expired"))
+            connection.close("credentials have expired")
+    elif pending is None and connection.features.supports_auth_refresh:
         _begin(connection, identity.method, None)
         _challenge(connection, identity.method, AUTH_REFRESH_CHALLENGE)
     elif (pending is None or not pending.is_step_running) and identity.expires_within(0, now_s):
