@@ -66,7 +66,7 @@ def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def client_of(proxy: PulsarProxy, role: str) -> pulsar.Client:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     authentication = pulsar.AuthenticationToken(token(role))
     return pulsar.Client(proxy.url, authentication, operation_timeout_seconds=10, logger=logger)
 
