@@ -1,7 +1,6 @@
 """Authorization checks of the broker, by the configured provider.
 
-The `require` methods raise AuthorizationError with the missing permission. If authorization is disabled, they never
-raise.
+The `require` methods raise AuthorizationError with the missing permission; never if authorization is disabled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ _PACKAGE = "org.apache.pulsar.broker.authorization."
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Check that the broker can enforce the configured authorization. Raises ConfigError."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
@@ -76,7 +74,6 @@ class AuthorizationService:
             self._provider_for(role).require_list_topics(namespace, role)
 
     def may_all(self, role: str | None) -> bool:
-        """Return whether the role is a superuser, or authorization is disabled."""
         return not self.enabled or self._provider_for(role).is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
@@ -84,17 +81,15 @@ class AuthorizationService:
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder of fair shares and queue positions for `role`. A client without a role is identified by
-        `nameless`, such as its address.
+        """Return the account for fair shares and queues: `role`, or `nameless` (such as the address) for a client
+        without a role.
         """
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and self._provider.is_superuser(role))
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Pauses, so that the caller can yield to the event
-        loop.
-        """
+        """Return whether `role` may produce to at least one topic. Yields after parts of a long search."""
         if not self.enabled:
             return True
         return (yield from self._provider_for(role).may_produce_somewhere(role))

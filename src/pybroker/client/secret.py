@@ -15,9 +15,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or settings contradict each other. The text contains the setting to change, but no
-    secret.
-    """
+    """A secret cannot be read, or settings contradict each other. The text names the setting and contains no secret."""
 
 
 @dataclass(frozen=True)
