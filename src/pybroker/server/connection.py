@@ -108,7 +108,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         peer = self.proxied_client or self._transport.get_extra_info("peername") or ("unknown", 0)
         host, port = peer[:2]
         self.host = str(host)
-        self.address = f"/{host}:{port}"
+        # As in Pulsar: Java's form of an address, and without the slash if it comes from a PROXY header.
+        self.address = f"{'' if self.proxied_client else '/'}{host}:{port}"
         self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))
         self.context.opened(self)
 
