@@ -15,6 +15,7 @@ of the former owner.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pybroker.errors import AdminError, BrokerError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
@@ -180,12 +181,12 @@ class Coordinators:
         return Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
 
     async def _require_document(self, count: int) -> None:
+        """Create the partitioned topic of the coordinators if it does not exist. Raises StoreError."""
         async with self._changing:
             if self._partitioned.get(ASSIGN) is None:
-                try:
+                # The topic exists if another broker, or a request whose client has left, has created it.
+                with suppress(AdminError):
                     await self._partitioned.create(ASSIGN, count)
-                except AdminError as error:  # Another broker has created it.
-                    raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
         """Increase the number of coordinators.
