@@ -13,6 +13,7 @@ from pybroker.broker.cluster.java_snapshot_format import encode_snapshot
 from pybroker.compaction.stored_entry import PulsarFormat
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo
+from pybroker.metadata.metadata_store import Put
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 
@@ -28,12 +29,17 @@ def java(*words: str) -> list[str]:
     return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
 
 
-async def _nothing() -> None: ...
+class _Record:
+    """The documents of a managed ledger, which are not stored."""
+
+    async def save(self) -> None: ...
+
+    async def put_beside(self, put: Put) -> None: ...
 
 
 def cursor(name: str, properties: dict[str, str], view: CompactedInfo | None = None) -> str:
     """Return the document of a cursor, as this broker stores it."""
-    node = CursorNode("/managed-ledgers/t", name, None, _nothing)
+    node = CursorNode("/managed-ledgers/t", name, None, _Record())
     return node.encode(CursorInfo("id", (3, 4), properties), view, 1).hex()
 
 

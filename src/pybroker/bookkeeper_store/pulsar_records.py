@@ -187,7 +187,7 @@ class PulsarRecord(InfoRecord):
         cursors: dict[str, CursorInfo] = {}
         for name, found_cursor in found_cursors.items():
             cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
-            node = CursorNode(self.path, name, found_cursor, self.save)
+            node = CursorNode(self.path, name, found_cursor, self)
             if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
                 await self._move_state(node)
             self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
@@ -272,6 +272,24 @@ class PulsarRecord(InfoRecord):
             f"{self.path} could not be stored, because another process changed it during each attempt. Try again"
         )
 
+    async def put_beside(self, put: Put) -> None:
+        """Store another document in a transaction that succeeds only for the owner of this managed ledger.
+
+        Raises LedgerFenced if this broker is not the owner any more, and other StoreErrors.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._metadata.change_together([Check(self._document, self.version), put])
+            except BadVersionError:
+                # Another owner has changed this managed ledger, or a change of this owner was stored meanwhile.
+                await self._metadata.sync()
+                await self._find_out()
+            else:
+                return
+        raise StoreError(
+            f"{put.path} could not be stored, because {self.path} was changed during each attempt. Try again"
+        )
+
     async def delete(self) -> None:
         changes: list[Change] = [
             Delete(path, node.version) for path, node in self._nodes.items() if node.version != NOT_EXISTING
@@ -292,7 +310,7 @@ class PulsarRecord(InfoRecord):
         for name, cursor in info.cursors.items():
             node = self._cursors.get(cursor.id)
             if node is None:
-                node = CursorNode(self.path, name, None, self.save)
+                node = CursorNode(self.path, name, None, self)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
             encoded = node.encode(cursor, info.compacted, now_ms)
             if node.is_hidden:
