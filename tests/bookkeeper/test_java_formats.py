@@ -13,7 +13,6 @@ from pybroker.broker.cluster.java_snapshot_format import encode_snapshot
 from pybroker.compaction.stored_entry import PulsarFormat
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.managed_ledger_info import CompactedInfo, CursorInfo
-from pybroker.metadata.metadata_store import Put
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 
@@ -34,7 +33,7 @@ class _Record:
 
     async def save(self) -> None: ...
 
-    async def put_beside(self, put: Put) -> None: ...
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None: ...
 
 
 def cursor(name: str, properties: dict[str, str], view: CompactedInfo | None = None) -> str:

@@ -27,7 +27,6 @@ from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, Pos
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, CompactedInfo, CursorInfo
-from pybroker.metadata.metadata_store import Put
 from pybroker.model.position import Position
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
@@ -43,7 +42,7 @@ class OwnedRecord(Protocol):
     async def save(self) -> None:
         """Store the changed documents, among them those of cursors. Raises StoreError."""
 
-    async def put_beside(self, put: Put) -> None:
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None:
         """Store another document in a transaction that succeeds only for the owner of the managed ledger.
 
         Raises LedgerFenced if this broker is not the owner any more, and other StoreErrors.

@@ -23,7 +23,7 @@ from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, r
 from pybroker.errors import BadVersionError, LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner
 from pybroker.managed_ledger.info.managed_ledger_info import delayed_record_id
-from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Put, Versioned
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
@@ -110,7 +110,7 @@ class PlainRecordNodes:
         value = json.dumps({"ledger": ledger.ledger_id}).encode()
         version = NOT_EXISTING if before is None else before.version
         try:
-            await node.record.put_beside(Put(_path(record.record_id), value, version))
+            await node.record.put_beside(_path(record.record_id), value, version)
         except LedgerFenced:
             await delete_ledger(self._client, ledger.ledger_id)
             raise

@@ -272,23 +272,23 @@ class PulsarRecord(InfoRecord):
             f"{self.path} could not be stored, because another process changed it during each attempt. Try again"
         )
 
-    async def put_beside(self, put: Put) -> None:
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None:
         """Store another document in a transaction that succeeds only for the owner of this managed ledger.
 
         Raises LedgerFenced if this broker is not the owner any more, and other StoreErrors.
         """
         for _ in range(_ATTEMPTS):
             try:
-                await self._metadata.change_together([Check(self._document, self.version), put])
+                await self._metadata.change_together(
+                    [Check(self._document, self.version), Put(path, value, expected_version)]
+                )
             except BadVersionError:
                 # Another owner has changed this managed ledger, or a change of this owner was stored meanwhile.
                 await self._metadata.sync()
                 await self._find_out()
             else:
                 return
-        raise StoreError(
-            f"{put.path} could not be stored, because {self.path} was changed during each attempt. Try again"
-        )
+        raise StoreError(f"{path} could not be stored, because {self.path} was changed during each attempt. Try again")
 
     async def delete(self) -> None:
         changes: list[Change] = [
