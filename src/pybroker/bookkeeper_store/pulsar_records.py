@@ -18,6 +18,7 @@ object has not tried to write comes from another owner.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -163,9 +164,11 @@ class PulsarRecord(InfoRecord):
     async def load(self) -> tuple[ManagedLedgerInfo | None, int]:
         """Return the info, and the size of its documents in bytes. Raises StoreError."""
         await self._metadata.sync()  # another owner's last change must not be missed
-        names = await self._metadata.children(self._document)
-        paths = [self._document, self._extras, *(f"{self._document}/{name}" for name in names)]
-        values = await self._metadata.values_of(paths)
+        paths = [self._document, self._extras]
+        names, values = await asyncio.gather(self._metadata.children(self._document), self._metadata.values_of(paths))
+        if names:
+            cursor_paths = [f"{self._document}/{name}" for name in names]
+            paths, values = paths + cursor_paths, values + await self._metadata.values_of(cursor_paths)
         for path, found in zip(paths, values, strict=True):
             if found is not None:
                 self._nodes[path] = _Node(found.version, digest(found.value))
