@@ -165,7 +165,13 @@ class PulsarRecord(InfoRecord):
         """Return the info, and the size of its documents in bytes. Raises StoreError."""
         await self._metadata.sync()  # another owner's last change must not be missed
         paths = [self._document, self._extras]
-        names, values = await asyncio.gather(self._metadata.children(self._document), self._metadata.values_of(paths))
+        try:
+            async with asyncio.TaskGroup() as group:
+                listing = group.create_task(self._metadata.children(self._document))
+                reading = group.create_task(self._metadata.values_of(paths))
+        except* StoreError as failures:
+            raise failures.exceptions[0] from failures
+        names, values = listing.result(), reading.result()
         if names:
             cursor_paths = [f"{self._document}/{name}" for name in names]
             paths, values = paths + cursor_paths, values + await self._metadata.values_of(cursor_paths)

@@ -198,16 +198,23 @@ class ManagedLedgerFactory:
 
         Return its id. If either fails, no new ledger is left. Raises StoreError.
         """
-        closed, created = await asyncio.gather(
-            self._close_ledgers(path, ledgers, now_ms),
-            self.store.create_ledger(LedgerPurpose.ENTRIES, path),
-            return_exceptions=True,
-        )
-        if isinstance(created, BaseException):
-            raise created if closed is None else closed
-        if closed is not None:
+
+        async def close() -> StoreError | None:
+            try:
+                await self._close_ledgers(path, ledgers, now_ms)
+            except StoreError as error:  # Not raised here: it would cancel the creation, whose ledger would be left.
+                return error
+            return None
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                closing = group.create_task(close())
+                created = await self.store.create_ledger(LedgerPurpose.ENTRIES, path)
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        if (failure := closing.result()) is not None:
             await self._delete_unused(path, created)
-            raise closed
+            raise failure
         return created
 
     async def _delete_unused(self, path: str, ledger_id: int) -> None:

@@ -10,9 +10,9 @@ from tests.support.pulsar_layout import Layout
 from tests.unit.managed_ledger.stack import PATH, entry, settled
 
 from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
-from pybroker.errors import LedgerFenced
+from pybroker.errors import LedgerFenced, StoreError
 from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
-from pybroker.ledgers.ledger_store import LedgerPurpose
+from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import Change
 from pybroker.model.position import EARLIEST, Position
@@ -130,6 +130,27 @@ async def test_failed_take_over_leaves_no_ledger() -> None:
     again, _ = await third.open()
     assert again.last_confirmed == topic.positions[-1]
     await third.stop()
+
+
+async def test_failed_recovery_of_last_ledger_leaves_no_new_ledger() -> None:
+    layout = Layout()
+    first, second = layout.broker(), layout.broker()
+    _, topic = await first.open()
+    await topic.publish(b"1;")
+    await first.crash()
+    before, recover = set(layout.cluster.metadata.ledgers), second.store.recover
+
+    async def fail(_ledger_id: int) -> LedgerSummary:
+        raise StoreError("too few of its bookies respond")
+
+    second.store.recover = fail  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="too few of its bookies respond"):
+        await second.open()
+    assert set(layout.cluster.metadata.ledgers) == before
+    second.store.recover = recover  # type: ignore[method-assign]
+    again, _ = await second.open()
+    assert again.last_confirmed == topic.positions[-1]
+    await second.stop()
 
 
 class _State(CursorOwner):
