@@ -83,14 +83,17 @@ def rest(method: str, url: str, body: object = None) -> Any:
 
 
 @contextmanager
-def running_brokers(kind: str, count: int, session_ms: int, cluster: BookKeeperCluster) -> Iterator[list[Broker]]:
+def running_brokers(
+    kind: str, count: int, session_ms: int, cluster: BookKeeperCluster, parent: Path | None = None
+) -> Iterator[list[Broker]]:
+    """Run brokers with data below `parent`, by default the directory of the cluster. They are killed at the end."""
     zookeeper = cluster.zookeeper.address
     init_metadata(CLUSTER, zookeeper)
     settings = {**SETTINGS, "metadataStoreSessionTimeoutMillis": str(session_ms)}
     brokers: list[Broker] = []
     with ExitStack() as stack:
         for number in range(count):
-            directory = cluster.directory / f"broker{number}"
+            directory = (cluster.directory if parent is None else parent) / f"broker{number}"
             directory.mkdir()
             if kind == "java":
                 java = JavaBroker(directory, zookeeper, settings)
