@@ -28,7 +28,7 @@ async def test_every_response_with_an_error_raises_it(name: str) -> None:
     asked = asyncio.create_task(connection.request(pb.BaseCommand(type=pb.BaseCommand.END_TXN)))
     await asyncio.sleep(0)
     number = pb.BaseCommand.DESCRIPTOR.fields_by_name[name].number
-    command = pb.BaseCommand(type=pb.BaseCommand.Type.ValueType(number))
+    command = pb.BaseCommand(type=pb.BaseCommand.Type.Name(number))
     response = getattr(command, name)
     response.request_id = 0
     code, text = ("error", "message") if hasattr(response, "error") else ("error_code", "error_message")
