@@ -42,7 +42,7 @@ _ERROR_FIELDS = {
     number: (field.name, code, text)
     for number, field in Command.DESCRIPTOR.fields_by_number.items()
     for code, text in (("error", "message"), ("error_code", "error_message"))
-    if number in _WITH_REQUEST_ID and {code, text}.issubset(field.message_type.fields_by_name)
+    if field.message_type is not None and {"request_id", code, text}.issubset(field.message_type.fields_by_name)
 }
 """The responses that can be a refusal, with the names of their fields for the error and its text."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})

@@ -140,7 +140,7 @@ async def test_failed_recovery_of_last_ledger_leaves_no_new_ledger() -> None:
     await first.crash()
     before, recover = set(layout.cluster.metadata.ledgers), second.store.recover
 
-    async def fail(_ledger_id: int) -> LedgerSummary:
+    async def fail(ledger_id: int) -> LedgerSummary:
         raise StoreError("too few of its bookies respond")
 
     second.store.recover = fail  # type: ignore[method-assign]
