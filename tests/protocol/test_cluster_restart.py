@@ -8,7 +8,7 @@ from functools import partial
 
 import pulsar
 from tests.protocol.test_cluster import ADMIN, TIMEOUT_MS, TOPIC, look_up, rest
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.waiting import until
 
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
@@ -24,7 +24,7 @@ TYPES = {
 
 
 def test_rolling_restart_loses_nothing_and_keeps_all_clients() -> None:
-    asyncio.run(_rolling_restart())
+    run_on_uvloop(_rolling_restart())
 
 
 class _Load:
@@ -137,7 +137,7 @@ async def _give_back(cluster: ModelledCluster, index: int) -> None:
 
 
 def test_last_broker_stops_without_handover_and_others_try_the_next_broker() -> None:
-    asyncio.run(_refused_handover())
+    run_on_uvloop(_refused_handover())
 
 
 async def _refused_handover() -> None:
