@@ -42,7 +42,7 @@ class Publishing:
                 f"persistent://{NAMESPACE}/t{number}",
                 send_timeout_millis=0,
                 batching_enabled=batch > 1,
-                batching_max_messages=batch,
+                batching_max_messages=max(batch, 2),
                 batching_max_publish_delay_ms=10,
             )
             for number in range(TOPICS)
