@@ -68,6 +68,8 @@ class OutgoingMessage(NamedTuple):
     """Earliest delivery time on Shared subscriptions. Such a message is never batched."""
     sequence_id: int | None = None
     """None: the previous id plus one. Explicit ids must increase."""
+    replicate_to: tuple[str, ...] = ()
+    """The clusters that get the message; empty: those of the namespace. Such a message is never batched."""
 
     @property
     def size_bytes(self) -> int:

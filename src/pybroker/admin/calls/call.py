@@ -96,6 +96,11 @@ class Call:
         return self._identity.role
 
     @property
+    def auth_method(self) -> str:
+        """The method with which the client has authenticated; `none` without authentication."""
+        return self._identity.method
+
+    @property
     def holder(self) -> Holder:
         """Return the holder of this call for fair queues and shares: the role; without a role, the client's address."""
         return self.share.holder

@@ -77,6 +77,8 @@ class ProducerSettings:
     name: str = ""
     """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
+    initial_subscription: str = ""
+    """A durable subscription that the broker creates with a new topic. Empty: none."""
     schema: TopicSchema | None = None
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
@@ -134,6 +136,11 @@ class Producer(ConnectionUser, ClientPart):
     @property
     def state(self) -> ProducerState:
         return self._state
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the producer; None while it works."""
+        return self._failure
 
     @property
     def pending_entries(self) -> int:
@@ -299,6 +306,8 @@ class Producer(ConnectionUser, ClientPart):
         producer.producer_access_mode = settings.access_mode
         if self.name:
             producer.producer_name = self.name
+        if settings.initial_subscription:
+            producer.initial_subscription_name = settings.initial_subscription
         if self._topic_epoch is not None:
             producer.topic_epoch = self._topic_epoch
         if settings.schema is not None:

@@ -124,6 +124,7 @@ def _single(
     _describe(metadata, message)
     if message.deliver_at_ms:
         metadata.deliver_at_time = message.deliver_at_ms
+    metadata.replicate_to.extend(message.replicate_to)
     return metadata, _compressed(packing, metadata, message.value or b"")
 
 
