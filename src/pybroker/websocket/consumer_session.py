@@ -9,8 +9,9 @@ consumer, which then requests no further messages of the broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from websockets.frames import CloseCode
 
@@ -79,12 +80,12 @@ class ConsumerSession(Session):
     def unacked_messages(self) -> int:
         return len(self._unacked)
 
-    def workers(self) -> list[Coroutine[Any, Any, None]]:
-        workers = [self._deliver(), self._obey()]
+    def workers(self) -> list[Callable[[], Awaitable[None]]]:
+        workers: list[Callable[[], Awaitable[None]]] = [self._deliver, self._obey]
         if self.parameters.ack_timeout_s > 0:
-            workers.append(self._redeliver_overdue())
+            workers.append(self._redeliver_overdue)
         if self._pattern is not None:
-            workers.append(self._pattern.follow(self._consumer))
+            workers.append(partial(self._pattern.follow, self._consumer))
         return workers
 
     # --- out -----------------------------------------------------------------------------------------------------------

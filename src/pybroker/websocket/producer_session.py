@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pybroker.client.failures import ClientError
 from pybroker.errors import BrokerError, TopicTerminatedError
@@ -55,8 +55,8 @@ class ProducerSession(Session):
     def pending_bytes(self) -> int:
         return self._pending_bytes
 
-    def workers(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._publish()]
+    def workers(self) -> list[Callable[[], Awaitable[None]]]:
+        return [self._publish]
 
     def binary_received(self) -> None:
         self._refuse(CANNOT_READ_JSON, "binary frames are not messages: send JSON in a text frame", None)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar
 
 from websockets.frames import CloseCode
 
@@ -71,12 +71,12 @@ class Session(TextReceiver):
                 logs.debug("websocket.part_not_closed", topic=self.topic, reason=error)
 
     @abstractmethod
-    def workers(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the tasks of the session."""
+    def workers(self) -> list[Callable[[], Awaitable[None]]]:
+        """Return the work of the session, which runs concurrently until the connection is closed."""
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except (ClientError, BrokerError) as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001  (the fault boundary of a session)

@@ -1,0 +1,434 @@
+"""Sessions of the WebSocket API on a real server: what is stored, delivered, acknowledged and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.rest import Answer, call
+from tests.support.websockets import Refused, Socket, session
+
+from pybroker.embedding.embedded_broker import EmbeddedBroker, embed
+
+TOPIC = "persistent/public/default/t"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[EmbeddedBroker]:
+    async with embed(webSocketServiceEnabled=True) as broker:
+        yield broker
+
+
+async def rest(broker: EmbeddedBroker, method: str, path: str, body: object = None) -> Answer:
+    return await asyncio.to_thread(call, broker.admin_url + path, method, body=body)
+
+
+def message(payload: bytes, **members: object) -> dict[str, object]:
+    return {"payload": base64.b64encode(payload).decode(), **members}
+
+
+# --- producers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_published_message_reaches_consumer_with_its_members(broker: EmbeddedBroker) -> None:
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer,
+        session(broker.admin_url, f"v2/producer/{TOPIC}?producerName=p") as producer,
+    ):
+        answer = await producer.publish(
+            b"hello", context="c1", key="k", properties={"a": "b", "n": 5}, eventTime="2020-01-01T01:00:00.5+01:00"
+        )
+        assert answer == {
+            "result": "ok",
+            "messageId": answer["messageId"],
+            "context": "c1",
+            "errorCode": 0,
+            "schemaVersion": 0,
+        }
+        received = await consumer.receive()
+        assert received["messageId"] == answer["messageId"]
+        del received["messageId"], received["publishTime"]
+        assert received == {
+            "payload": base64.b64encode(b"hello").decode(),
+            "properties": {"a": "b", "n": "5"},
+            "redeliveryCount": 0,
+            "eventTime": "2020-01-01T00:00:00.5Z",
+            "key": "k",
+        }
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("no JSON", "send-error:3"),
+        ("", "send-error:3"),
+        ("[]", "send-error:3"),
+        ("[" * 100_000, "send-error:3"),
+        ('{"payload": "YQ==", "properties": [1]}', "send-error:3"),
+        ("{}", "send-error:7"),
+        ('{"payload": "!!"}', "send-error:7"),
+        ('{"payload": "YQ==", "eventTime": "yesterday"}', "send-error:7"),
+        ('{"payload": "YQ==", "eventTime": "2020-01-01T00:00:00"}', "send-error:7"),
+        ('{"payload": "YQ==", "properties": {"a": null}}', "send-error:7"),
+        ('{"payload": "YQ"}', "ok"),
+        ('{"payload": ""}', "ok"),
+        ('{"payload": "YQ==", "unknown": 1}', "ok"),
+    ],
+)
+async def test_each_text_of_producer_is_answered(broker: EmbeddedBroker, text: str, result: str) -> None:
+    async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
+        await producer.send(text)
+        assert (await producer.receive())["result"] == result
+        assert (await producer.publish(b"next"))["result"] == "ok"
+
+
+async def test_binary_frame_of_producer_is_refused_and_session_continues(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
+        await producer.send(b"binary")
+        assert (await producer.receive())["result"] == "send-error:3"
+        assert (await producer.publish(b"next"))["result"] == "ok"
+
+
+async def test_message_to_terminated_topic_fails_and_session_continues(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
+        await producer.publish(b"last")
+        await rest(broker, "POST", f"/admin/v2/{TOPIC}/terminate")
+        for _ in range(2):
+            answer = await producer.publish(b"late", context="x")
+            assert (answer["result"], answer["context"]) == ("send-error:8", "x")
+    with pytest.raises(Refused) as refused:
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}"):
+            pass
+    assert refused.value.status == 503
+
+
+async def test_initial_sequence_id_precedes_first_message(broker: EmbeddedBroker) -> None:
+    await rest(broker, "PUT", f"/admin/v2/{TOPIC}")
+    await rest(broker, "POST", f"/admin/v2/{TOPIC}/deduplicationEnabled", True)
+    for expected in ("ok", "ok"):
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}?producerName=p&initialSequenceId=10") as producer:
+            assert (await producer.publish(b"x"))["result"] == expected
+    async with session(broker.admin_url, f"v2/reader/{TOPIC}?messageId=earliest") as reader:
+        await reader.receive()
+        assert await reader.is_quiet()  # the second was a duplicate
+
+
+async def test_batched_messages_are_acknowledged_in_order(broker: EmbeddedBroker) -> None:
+    options = "batchingEnabled=true&batchingMaxMessages=50&batchingMaxPublishDelay=5&compressionType=ZSTD"
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer,
+        session(broker.admin_url, f"v2/producer/{TOPIC}?{options}") as producer,
+    ):
+        for number in range(200):
+            await producer.send(message(b"%d" % number, context=str(number)))
+        assert [(await producer.receive())["context"] for _ in range(200)] == [str(number) for number in range(200)]
+        for number in range(200):
+            received = await consumer.receive()
+            assert base64.b64decode(received["payload"]) == b"%d" % number
+            await consumer.ack(received)
+    assert await backlog(broker, "s") == 0
+
+
+async def test_key_selects_partition_of_message(broker: EmbeddedBroker) -> None:
+    await rest(broker, "PUT", f"/admin/v2/{TOPIC}/partitions", 4)
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer,
+        session(broker.admin_url, f"v2/producer/{TOPIC}?messageRoutingMode=RoundRobinPartition") as producer,
+    ):
+        ids = [decoded((await producer.publish(b"k", key="one"))["messageId"]).partition for _ in range(3)]
+        assert len(set(ids)) == 1
+        ids = [decoded((await producer.publish(b"n"))["messageId"]).partition for _ in range(4)]
+        assert set(ids) == {0, 1, 2, 3}
+        for _ in range(7):
+            await consumer.ack(await consumer.receive())
+    stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/partitioned-stats")).json
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+# --- consumers ---------------------------------------------------------------------------------------------------------
+
+
+async def backlog(broker: EmbeddedBroker, subscription: str) -> int:
+    stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/stats")).json
+    return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+async def filled(broker: EmbeddedBroker, count: int, topic: str = TOPIC) -> list[Any]:
+    async with session(broker.admin_url, f"v2/producer/{topic}") as producer:
+        return [(await producer.publish(b"%d" % number)) for number in range(count)]
+
+
+def decoded(text: str) -> Any:
+    from pybroker.websocket.json_forms import decoded_id
+
+    return decoded_id(text)
+
+
+async def test_consumer_gets_no_more_than_receiver_queue_size_unacknowledged(broker: EmbeddedBroker) -> None:
+    async with session(
+        broker.admin_url, f"v2/consumer/{TOPIC}/s?receiverQueueSize=2&subscriptionInitialPosition=Earliest"
+    ) as consumer:
+        await filled(broker, 4)
+        first, second = await consumer.receive(), await consumer.receive()
+        assert await consumer.is_quiet()
+        stats = (await rest(broker, "GET", "/admin/v2/proxy-stats/stats")).json["persistent://public/default/t"]
+        (shown,) = stats["consumerStats"]
+        assert shown["unackedMessages"] == 2
+        assert "receiverQueueSize" in shown["waitsFor"]
+        await consumer.ack(first)
+        await consumer.ack(first)  # twice: this frees no second slot
+        third = await consumer.receive()
+        assert base64.b64decode(third["payload"]) == b"2"
+        assert await consumer.is_quiet()
+        await consumer.ack(second)
+        assert await consumer.payload() == b"3"
+
+
+async def test_negatively_acknowledged_message_is_redelivered(broker: EmbeddedBroker) -> None:
+    options = "subscriptionType=Shared&negativeAckRedeliveryDelay=10"
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s?{options}") as consumer:
+        await filled(broker, 1)
+        received = await consumer.receive()
+        await consumer.send({"type": "negativeAcknowledge", "messageId": received["messageId"]})
+        again = await consumer.receive()
+        assert (again["messageId"], again["redeliveryCount"]) == (received["messageId"], 1)
+
+
+async def test_unacknowledged_message_is_redelivered_after_ack_timeout(broker: EmbeddedBroker) -> None:
+    options = "subscriptionType=Shared&ackTimeoutMillis=1000&receiverQueueSize=1"
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s?{options}") as consumer:
+        await filled(broker, 1)
+        received = await consumer.receive()
+        again = await consumer.receive()
+        assert (again["messageId"], again["redeliveryCount"]) == (received["messageId"], 1)
+
+
+async def test_message_is_stored_in_dead_letter_topic_after_redeliveries(broker: EmbeddedBroker) -> None:
+    options = (
+        "subscriptionType=Shared&negativeAckRedeliveryDelay=10&maxRedeliverCount=1&deadLetterSubscriptionName=letters"
+    )
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s?{options}") as consumer:
+        (sent,) = await filled(broker, 1)
+        for redelivery_count in (0, 1):
+            received = await consumer.receive()
+            assert received["redeliveryCount"] == redelivery_count
+            await consumer.send({"type": "negativeAcknowledge", "messageId": received["messageId"]})
+        letters = f"v2/consumer/{TOPIC}-s-DLQ/letters?subscriptionInitialPosition=Earliest"
+        async with session(broker.admin_url, letters) as dead:
+            letter = await dead.receive()
+        assert base64.b64decode(letter["payload"]) == b"0"
+        assert letter["properties"]["REAL_TOPIC"] == "persistent://public/default/t"
+        assert letter["properties"]["ORIGIN_MESSAGE_ID"] == str(decoded(sent["messageId"]))
+        assert await consumer.is_quiet()
+    assert await backlog(broker, "s") == 0
+
+
+async def test_pull_mode_sends_messages_only_for_permits(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s?pullMode=true") as consumer:
+        await filled(broker, 3)
+        assert await consumer.is_quiet()
+        await consumer.send({"type": "permit", "permitMessages": 2})
+        assert [await consumer.payload(), await consumer.payload()] == [b"0", b"1"]
+        assert await consumer.is_quiet()
+        await consumer.send({"type": "permit", "permitMessages": 1})
+        assert await consumer.payload() == b"2"
+
+
+async def test_unsubscribe_deletes_subscription(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        await filled(broker, 1)
+        await consumer.receive()
+        await consumer.send({"type": "unsubscribe"})
+        while (await rest(broker, "GET", f"/admin/v2/{TOPIC}/subscriptions")).json:
+            await asyncio.sleep(0.01)
+        assert await consumer.is_quiet()
+
+
+async def test_end_of_topic_is_reported_after_last_message(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        await filled(broker, 1)
+        await rest(broker, "POST", f"/admin/v2/{TOPIC}/terminate")
+        received = await consumer.receive()
+        await consumer.send({"type": "isEndOfTopic"})
+        assert await consumer.receive() == {"endOfTopic": False}
+        await consumer.ack(received)
+        while True:
+            await consumer.send({"type": "isEndOfTopic"})
+            if (await consumer.receive())["endOfTopic"]:
+                break
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no JSON", "[]", "null", "{}", '{"messageId": "!!"}', '{"messageId": "YQ=="}', '{"type": "permit"}', '{"type": 1}'],
+)
+async def test_unreadable_command_closes_consumer_session(broker: EmbeddedBroker, text: str) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        await consumer.send(text)
+        code, reason = await consumer.close_code()
+    assert code == 1007
+    assert reason.startswith("Failed to de-serialize from JSON")
+
+
+async def test_unacknowledged_messages_go_to_next_session(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        await filled(broker, 2)
+        await consumer.ack(await consumer.receive())
+        await consumer.receive()
+    async with opened_again(broker, f"v2/consumer/{TOPIC}/s") as consumer:
+        assert await consumer.payload() == b"1"
+
+
+class opened_again:  # noqa: N801 - used like the function `session`
+    """A session that is opened as soon as the former one has left its exclusive subscription."""
+
+    def __init__(self, broker: EmbeddedBroker, path: str) -> None:
+        self._broker, self._path = broker, path
+
+    async def __aenter__(self) -> Socket:
+        while True:
+            self._session = session(self._broker.admin_url, self._path)
+            try:
+                return await self._session.__aenter__()
+            except Refused as refused:
+                assert refused.status == 409
+            await asyncio.sleep(0.01)
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._session.__aexit__(*error)
+
+
+async def test_consumer_of_several_topics_acknowledges_each_at_its_topic(broker: EmbeddedBroker) -> None:
+    names = [f"persistent://public/default/{name}" for name in ("a", "b")]
+    async with session(broker.admin_url, f"v3/consumer/s?topics={','.join(names)}") as consumer:
+        for name in names:
+            await filled(broker, 2, name.replace("://", "/"))
+        for _ in range(4):
+            await consumer.ack(await consumer.receive())
+    for name in names:
+        stats = (await rest(broker, "GET", f"/admin/v2/{name.replace('://', '/')}/stats")).json
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+async def test_pattern_consumer_reads_matching_topics(broker: EmbeddedBroker) -> None:
+    for name in ("a1", "a2", "b1"):
+        await filled(broker, 1, f"persistent/public/default/{name}")
+    path = "v3/consumer/s?topicsPattern=persistent://public/default/a.*&subscriptionInitialPosition=Earliest"
+    async with session(broker.admin_url, path) as consumer:
+        await consumer.receive()
+        await consumer.receive()
+        assert await consumer.is_quiet()
+
+
+# --- readers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_reader_begins_after_its_message_id(broker: EmbeddedBroker) -> None:
+    answers = await filled(broker, 3)
+    start = answers[0]["messageId"].replace("+", "%2B")
+    async with session(broker.admin_url, f"v2/reader/{TOPIC}?messageId={start}") as reader:
+        assert [await reader.payload(), await reader.payload()] == [b"1", b"2"]
+    async with session(broker.admin_url, f"v2/reader/{TOPIC}") as reader:
+        assert await reader.is_quiet()
+
+
+async def test_reader_gets_more_messages_for_acknowledgements(broker: EmbeddedBroker) -> None:
+    await filled(broker, 3)
+    async with session(broker.admin_url, f"v2/reader/{TOPIC}?messageId=earliest&receiverQueueSize=2") as reader:
+        first = await reader.receive()
+        await reader.receive()
+        assert await reader.is_quiet()
+        await reader.ack(first)
+        assert await reader.payload() == b"2"
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"v2/producer/{TOPIC}?compressionType=x", 400),
+        (f"v2/producer/{TOPIC}?sendTimeoutMillis=x", 400),
+        (f"v2/producer/{TOPIC}?encryptionKeys=a", 400),
+        (f"v2/consumer/{TOPIC}/s?subscriptionType=x", 400),
+        (f"v2/consumer/{TOPIC}/s?ackTimeoutMillis=5", 400),
+        (f"v2/consumer/{TOPIC}/s?deadLetterTopic=x", 400),
+        (f"v2/consumer/{TOPIC}", 400),
+        (f"v2/reader/{TOPIC}?messageId=x!", 400),
+        ("v2/producer/other/public/default/t", 400),
+        ("v3/consumer/s", 400),
+        ("v3/consumer/s?topics=a&topicsPattern=b", 400),
+        ("v3/consumer/s?topicsPattern=persistent://public/default/(", 400),
+        ("v2/producer/persistent/no/such/t", 404),
+        ("v2/other/persistent/public/default/t", 404),
+    ],
+)
+async def test_refused_session_has_status_and_reason(broker: EmbeddedBroker, path: str, status: int) -> None:
+    with pytest.raises(Refused) as refused:
+        async with session(broker.admin_url, path):
+            pass
+    assert refused.value.status == status
+    assert refused.value.reason
+
+
+async def test_second_producer_of_name_and_second_exclusive_consumer_are_refused(broker: EmbeddedBroker) -> None:
+    for path in (f"v2/producer/{TOPIC}?producerName=p", f"v2/consumer/{TOPIC}/s"):
+        async with session(broker.admin_url, path):
+            with pytest.raises(Refused) as refused:
+                async with session(broker.admin_url, path):
+                    pass
+            assert refused.value.status == 409
+
+
+async def test_request_without_handshake_is_refused(broker: EmbeddedBroker) -> None:
+    answer = await rest(broker, "GET", f"/ws/v2/producer/{TOPIC}")
+    assert answer.status == 405
+    assert "WebSocket client" in answer.json["reason"]
+
+
+async def test_page_of_other_host_is_refused_without_authentication(broker: EmbeddedBroker) -> None:
+    with pytest.raises(Refused) as refused:
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}", origin="http://evil.example"):
+            pass
+    assert refused.value.status == 403
+    async with session(broker.admin_url, f"v2/producer/{TOPIC}", origin="http://127.0.0.1:3000") as producer:
+        assert (await producer.publish(b"x"))["result"] == "ok"
+
+
+async def test_service_is_off_by_default() -> None:
+    async with embed() as broker:
+        with pytest.raises(Refused) as refused:
+            async with session(broker.admin_url, f"v2/producer/{TOPIC}"):
+                pass
+    assert refused.value.status == 404
+
+
+async def test_stopping_broker_closes_sessions() -> None:
+    async with embed(webSocketServiceEnabled=True) as broker:
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
+            await producer.publish(b"x")
+            closing = asyncio.ensure_future(broker.close())
+            code, _ = await producer.close_code()
+            await closing
+    assert code == 1001
+
+
+async def test_statistics_show_sessions_and_totals(broker: EmbeddedBroker) -> None:
+    async with (
+        session(broker.admin_url, f"v2/producer/{TOPIC}") as producer,
+        session(broker.admin_url, f"v2/reader/{TOPIC}"),
+    ):
+        await producer.publish(b"12345")
+        stats = (await rest(broker, "GET", f"/admin/v2/proxy-stats/{TOPIC}/stats")).json
+        assert stats["producerStats"][0]["numberOfMsgPublished"] == 1
+        assert stats["consumerStats"][0]["subscriptionName"].startswith("reader-")
+        page = (await rest(broker, "GET", "/metrics")).text
+    assert "pybroker_websocket_producers{" in page
+    (totals,) = (await rest(broker, "GET", "/admin/v2/proxy-stats/metrics")).json
+    assert totals["dimensions"] == {"namespace": "public/default"}
+    assert totals["metrics"]["ns_byte_publish_rate"] == 5
+    assert (await rest(broker, "GET", f"/admin/v2/proxy-stats/{TOPIC}/stats")).status == 404
