@@ -263,7 +263,16 @@ async def test_end_of_topic_is_reported_after_last_message(broker: EmbeddedBroke
 
 @pytest.mark.parametrize(
     "text",
-    ["no JSON", "[]", "null", "{}", '{"messageId": "!!"}', '{"messageId": "YQ=="}', '{"type": "permit"}', '{"type": 1}'],
+    [
+        "no JSON",
+        "[]",
+        "null",
+        "{}",
+        '{"messageId": "!!"}',
+        '{"messageId": "YQ=="}',
+        '{"type": "permit"}',
+        '{"type": 1}',
+    ],
 )
 async def test_unreadable_command_closes_consumer_session(broker: EmbeddedBroker, text: str) -> None:
     async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
@@ -297,7 +306,7 @@ class opened_again:  # noqa: N801 - used like the function `session`
                 assert refused.status == 409
             await asyncio.sleep(0.01)
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._session.__aexit__(*error)
 
 
@@ -408,12 +417,14 @@ async def test_service_is_off_by_default() -> None:
 
 
 async def test_stopping_broker_closes_sessions() -> None:
-    async with embed(webSocketServiceEnabled=True) as broker:
-        async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
-            await producer.publish(b"x")
-            closing = asyncio.ensure_future(broker.close())
-            code, _ = await producer.close_code()
-            await closing
+    async with (
+        embed(webSocketServiceEnabled=True) as broker,
+        session(broker.admin_url, f"v2/producer/{TOPIC}") as producer,
+    ):
+        await producer.publish(b"x")
+        closing = asyncio.ensure_future(broker.close())
+        code, _ = await producer.close_code()
+        await closing
     assert code == 1001
 
 

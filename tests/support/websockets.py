@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,12 +58,10 @@ class Socket:
 
     async def close_code(self) -> tuple[int, str]:
         """Wait until the broker closes the session; messages are skipped."""
-        try:
+        with contextlib.suppress(ConnectionClosed):
             while True:
                 await asyncio.wait_for(self.connection.recv(), RECEIVE_TIMEOUT_S)
-        except ConnectionClosed as closed:
-            assert closed.rcvd is not None, "without a close frame"
-            return closed.rcvd.code, closed.rcvd.reason
+        return self.connection.close_code or 0, self.connection.close_reason or ""
 
 
 @asynccontextmanager

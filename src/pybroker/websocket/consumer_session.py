@@ -141,14 +141,17 @@ class ConsumerSession(Session):
         self.bytes_delivered += len(message.value or b"")
         if self.parameters.is_pull_mode:
             self._permits -= 1
-        self._unacked.sent(message, asyncio.get_running_loop().time())
+        self._unacked.sent(message, self._now_s())
 
     async def _redeliver_overdue(self) -> None:
         while True:
             await asyncio.sleep(self.parameters.ack_timeout_s / CHECKS_PER_ACK_TIMEOUT)
-            for topic, message_id in self._unacked.take_overdue(asyncio.get_running_loop().time()):
+            for topic, message_id in self._unacked.take_overdue(self._now_s()):
                 self._consumer.nack(Message(message_id, topic, None), 0.0)
             self.wake()
+
+    def _now_s(self) -> float:
+        return self._runtime.clock.monotonic_ms() / 1000
 
     # --- in ------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pybroker.websocket.producer_session import ProducerSession
 
 if TYPE_CHECKING:
     from pybroker.websocket.session import Session
-    from pybroker.websocket.websocket_service import WebSocketService
+    from pybroker.websocket.sessions import Sessions
 
 PROXY_STATS = "/admin/v2/proxy-stats"
 
@@ -53,8 +53,8 @@ class TopicStats(msgspec.Struct):
 class ProxyStatsRoutes:
     """Routes about the sessions of this broker only."""
 
-    def __init__(self, service: WebSocketService) -> None:
-        self._service = service
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
 
     def routes(self) -> list[Route]:
         return [
@@ -71,7 +71,7 @@ class ProxyStatsRoutes:
     async def metrics(self, call: Call) -> Response:
         """Return the messages and bytes of WebSocket sessions by namespace, since the broker started."""
         call.require_superuser()
-        totals = self._service.totals.current(self._service.sessions)
+        totals = self._sessions.totals.current(self._sessions)
         return json_response([each.document(namespace) for namespace, each in totals.items()])
 
     async def all_stats(self, call: Call) -> Response:
@@ -90,7 +90,7 @@ class ProxyStatsRoutes:
 
     def _by_topic(self) -> dict[str, TopicStats]:
         topics: dict[str, TopicStats] = {}
-        for session in self._service.sessions:
+        for session in self._sessions:
             for topic in session.topic.split(","):
                 stats = topics.setdefault(topic, TopicStats())
                 if isinstance(session, ProducerSession):

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import Protocol, Side, State
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pybroker.memory.broker_memory import Memory
+    from pybroker.runtime.clock import Clock
     from pybroker.runtime.tasks import TaskOwner
 
 MAX_UNSENT_BYTES = 256 * 1024
@@ -71,18 +72,19 @@ class TextReceiver(ABC):
         """Handle the end of the connection. No call follows. `code`: the close code, 1006 without a close frame."""
 
 
-class Timing:
+class Timing(NamedTuple):
     """The intervals of pings and of the idle time-out, in seconds; 0: none."""
 
-    def __init__(self, ping_s: float, idle_s: float) -> None:
-        self.ping_s = ping_s
-        self.idle_s = idle_s
+    ping_s: float
+    idle_s: float
 
 
 class WebSocketConnection(UpgradedConnection):
     """A connection of a client. Created before the handshake is answered."""
 
-    def __init__(self, address: str, memory: Memory, max_text_bytes: int, timing: Timing, tasks: TaskOwner) -> None:
+    def __init__(
+        self, address: str, memory: Memory, clock: Clock, max_text_bytes: int, timing: Timing, tasks: TaskOwner
+    ) -> None:
         self.address = address
         self.is_open = True
         """Whether texts can be sent: no close frame was sent or received."""
@@ -91,6 +93,7 @@ class WebSocketConnection(UpgradedConnection):
         self._receiver: TextReceiver | None = None
         self._protocol = Protocol(Side.SERVER, state=State.OPEN, max_size=max_text_bytes, logger=_silent)
         self._memory = memory
+        self._clock = clock
         self._max_text_bytes = max_text_bytes
         self._timing = timing
         self._tasks = tasks
@@ -154,7 +157,7 @@ class WebSocketConnection(UpgradedConnection):
         if out := b"".join(data):
             transport.write(out)
             if not transport.get_write_buffer_size():
-                self._active_at_s = asyncio.get_running_loop().time()
+                self._active_at_s = self._now_s()
         if is_last and not self._is_lost:
             # The client closes the connection. Closing it here could reset it before the client has read the close frame.
             if transport.can_write_eof():
@@ -185,7 +188,7 @@ class WebSocketConnection(UpgradedConnection):
             self._reading.resume()
 
     def data_received(self, data: bytes) -> None:
-        self._active_at_s = asyncio.get_running_loop().time()
+        self._active_at_s = self._now_s()
         self._protocol.receive_data(data)
         events = self._protocol.events_received()
         self._partial_bytes += len(data)
@@ -259,7 +262,7 @@ class WebSocketConnection(UpgradedConnection):
     def connection_made(self, transport: asyncio.Transport, reading: Reading) -> None:
         self._transport = transport
         self._reading = reading
-        self._active_at_s = asyncio.get_running_loop().time()
+        self._active_at_s = self._now_s()
         if self._timing.idle_s > 0:
             self._start_timer("idle", self._timing.idle_s, self._check_idle)
         if self._timing.ping_s > 0:
@@ -294,7 +297,7 @@ class WebSocketConnection(UpgradedConnection):
             self._transport.abort()
 
     def _check_idle(self) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._now_s()
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_at_check:
             self._active_at_s = now_s  # the client reads, or messages were sent
@@ -309,6 +312,9 @@ class WebSocketConnection(UpgradedConnection):
             self._abort()
         else:
             self.close(CloseCode.GOING_AWAY, "Connection Idle Timeout")
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ms() / 1000
 
     def _ping(self) -> None:
         if self.is_open:

@@ -6,7 +6,6 @@ as in Pulsar.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
@@ -45,7 +44,6 @@ from pybroker.errors import (
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
 from pybroker.websocket import session_parameters
-from pybroker.websocket.proxy_stats import ProxyStatsRoutes
 from pybroker.websocket.session_parameters import InvalidParameter
 
 if TYPE_CHECKING:
@@ -53,8 +51,8 @@ if TYPE_CHECKING:
 
     from pybroker.client.access import Access
     from pybroker.websocket.session import Session
+    from pybroker.websocket.sessions import Sessions
     from pybroker.websocket.websocket_connection import WebSocketConnection
-    from pybroker.websocket.websocket_service import WebSocketService
 
 TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
 _PATHS = ("/ws/v2/producer", "/ws/v2/consumer", "/ws/v2/reader", "/ws/v3/consumer")
@@ -137,8 +135,8 @@ Opening = Callable[["WebSocketConnection", "Access"], Awaitable["Session"]]
 class WebSocketRoutes:
     """The routes of the service."""
 
-    def __init__(self, service: WebSocketService) -> None:
-        self._service = service
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
 
     def routes(self) -> list[Route]:
         shown = {"answers": _ANSWERS}
@@ -160,7 +158,6 @@ class WebSocketRoutes:
             ),
             route("GET", f"/ws/v2/reader/{TOPIC}", self.reader, queries=_READER_QUERIES, **shown),
             *(route("GET", f"{path}/{{rest:path}}", self.incomplete) for path in _PATHS),
-            *ProxyStatsRoutes(self._service).routes(),
         ]
 
     async def incomplete(self, call: Call) -> Response:
@@ -179,7 +176,7 @@ class WebSocketRoutes:
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.producer_parameters(_query(call))
             call.broker.broker_context.authorization.require_produce(topic, call.role)
-            return await self._service.open_producer(connection, access, topic, parameters)
+            return await self._sessions.open_producer(connection, access, topic, parameters)
 
         return await self._open(call, opened)
 
@@ -219,7 +216,7 @@ class WebSocketRoutes:
             if not isinstance(topics, str):
                 for topic in topics:
                     may_consume(topic)
-            return await self._service.open_consumer(connection, access, topics, parameters, may_consume)
+            return await self._sessions.open_consumer(connection, access, topics, parameters, may_consume)
 
         return await self._open(call, opened)
 
@@ -229,26 +226,26 @@ class WebSocketRoutes:
         """
         topic = _topic(call)
         authorization, role = call.broker.broker_context.authorization, call.role
-        subscription = f"reader-{secrets.token_hex(5)}"
+        subscription = f"reader-{call.runtime.random.getrandbits(40):010x}"
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.reader_parameters(_query(call), subscription)
             authorization.require_consume(topic, "", role)
-            return await self._service.open_consumer(connection, access, [topic], parameters, lambda _: None)
+            return await self._sessions.open_consumer(connection, access, [topic], parameters, lambda _: None)
 
         return await self._open(call, opened)
 
     async def _open(self, call: Call, opening: Opening) -> Response:
         head = _handshake(call)
         _check_origin(call)
-        connection = self._service.connection(_address(call))
+        connection = self._sessions.connection(_address(call))
         try:
             session = await opening(connection, self._access(call))
         except (InvalidParameter, InvalidTopicName) as error:
             raise self._refused(call, error, f"Invalid query params: {error}") from error
         except (BrokerError, ClientError, ValueError) as error:
             raise self._refused(call, error, f"Failed to create producer/consumer: {error}") from error
-        return _Session(self._service, session, head)
+        return _Session(self._sessions, session, head)
 
     def _access(self, call: Call) -> Access:
         authentication = call.broker.authentication
@@ -256,12 +253,12 @@ class WebSocketRoutes:
             call.headers, call.scope["state"]["peer_certificate"], call.query("token") or ""
         )
         try:
-            return self._service.clients.access(method, data)
+            return self._sessions.clients.access(method, data)
         except AccessRefused as error:
             raise AdminError(500, f"The broker cannot open WebSocket sessions: {error}") from error
 
     def _refused(self, call: Call, error: Exception, text: str) -> AdminError:
-        self._service.refused_total += 1
+        self._sessions.refused_total += 1
         status = next((status for kinds, status in _STATUSES if isinstance(error, kinds)), 500)
         logs.info(
             "websocket.session_refused", path=call.scope["path"], address=_address(call), status=status, reason=error
@@ -272,16 +269,16 @@ class WebSocketRoutes:
 class _Session(SwitchingProtocols):
     """The response that completes the handshake of a session."""
 
-    def __init__(self, service: WebSocketService, session: Session, head: bytes) -> None:
+    def __init__(self, sessions: Sessions, session: Session, head: bytes) -> None:
         super().__init__(session.connection, head)
-        self._service = service
+        self._sessions = sessions
         self._session = session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         except ClientGone:
-            self._service.abandon(self._session)
+            self._sessions.abandon(self._session)
             raise
 
 

@@ -1,166 +1,44 @@
-"""The WebSocket service of a broker: opens sessions, runs them, and closes them when the broker stops."""
+"""The WebSocket service of a broker: its routes, metrics and sessions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.admin.http.web_service import WebService
-from pybroker.client.consuming.message_consumer import MessageConsumer
-from pybroker.client.producing.message_producer import open_message_producer
-from pybroker.model.names import TopicName
-from pybroker.runtime import logs
-from pybroker.runtime.tasks import TaskOwner
-from pybroker.websocket.consumer_session import ConsumerSession, ReaderSession
-from pybroker.websocket.dead_letter_producer import DeadLetterProducer
-from pybroker.websocket.namespace_totals import NamespaceTotals
-from pybroker.websocket.producer_session import ProducerSession
-from pybroker.websocket.session_clients import SessionClients
-from pybroker.websocket.topic_pattern import PatternTopics
-from pybroker.websocket.websocket_connection import Timing, WebSocketConnection
+from pybroker.websocket.proxy_stats import ProxyStatsRoutes
+from pybroker.websocket.sessions import Sessions
 from pybroker.websocket.websocket_routes import WebSocketRoutes
 
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from pybroker.admin.metrics.exposition_text import Number
     from pybroker.broker.service import BrokerService
-    from pybroker.client.access import Access
-    from pybroker.client.client import Client
-    from pybroker.websocket.session import Session
-    from pybroker.websocket.session_parameters import ConsumerParameters, ProducerParameters
-
-_MS_PER_S = 1000
-CLOSE_DEADLINE_S = 5.0
 
 
 class WebSocketService(WebService):
-    """All sessions of one broker. Invariant: each session of `sessions` has a task that runs it."""
+    """The service, which exists only with `webSocketServiceEnabled`."""
 
     def __init__(self, broker: BrokerService) -> None:
-        self.sessions: dict[Session, None] = {}
-        self.totals = NamespaceTotals()
-        self.clients = SessionClients(broker)
-        self.opened_total = 0
-        self.refused_total = 0
-        self._broker = broker
-        self._runtime = broker.runtime
-        self._tasks = TaskOwner("websocket")
-        self._is_closing = False
-        self._routes = WebSocketRoutes(self)
+        self.sessions = Sessions(broker)
 
     def routes(self) -> Sequence[Route]:
-        return self._routes.routes()
+        return [*WebSocketRoutes(self.sessions).routes(), *ProxyStatsRoutes(self.sessions).routes()]
 
-    def figures(self) -> dict[str, Number]:
+    def figures(self) -> dict[str, int | float]:
         sessions = self.sessions
-        totals = self.totals.current(sessions).values()
+        totals = sessions.totals.current(sessions).values()
         return {
             "websocket_producers": sum(session.kind == "producer" for session in sessions),
             "websocket_consumers": sum(session.kind == "consumer" for session in sessions),
             "websocket_readers": sum(session.kind == "reader" for session in sessions),
             "websocket_waiting_sessions": sum(bool(session.waits_for) for session in sessions),
-            "websocket_sessions_opened": self.opened_total,
-            "websocket_sessions_refused": self.refused_total,
+            "websocket_sessions_opened": sessions.opened_total,
+            "websocket_sessions_refused": sessions.refused_total,
             "websocket_messages_published": sum(each.published for each in totals),
             "websocket_messages_delivered": sum(each.delivered for each in totals),
             "websocket_messages_failed": sum(each.failed for each in totals),
         }
 
-    # --- opening -------------------------------------------------------------------------------------------------------
-
-    def connection(self, address: str) -> WebSocketConnection:
-        """Return a connection for a session that is being opened."""
-        config = self._runtime.config
-        timing = Timing(
-            max(0, config.web_socket_ping_duration_seconds),
-            config.web_socket_session_idle_timeout_millis / _MS_PER_S,
-        )
-        return WebSocketConnection(
-            address, self._runtime.memory, config.web_socket_max_text_frame_size, timing, self._tasks
-        )
-
-    async def open_producer(
-        self, connection: WebSocketConnection, access: Access, topic: TopicName, parameters: ProducerParameters
-    ) -> ProducerSession:
-        """Create the producer of a session. Raises ClientError, or the broker's refusal."""
-        client = self.clients.borrow(access)
-        try:
-            producer = await open_message_producer(client, topic, parameters.publishing)
-        except BaseException:
-            await self.clients.give_back(client)
-            raise
-        session = ProducerSession(self._runtime, connection, str(topic), producer, parameters.max_pending_messages)
-        self._start(session, client, None)
-        return session
-
-    async def open_consumer(
-        self,
-        connection: WebSocketConnection,
-        access: Access,
-        topics: Sequence[TopicName] | str,
-        parameters: ConsumerParameters,
-        may_consume: Callable[[TopicName], None],
-    ) -> ConsumerSession:
-        """Create the consumer or reader of a session. `topics`: names, or a pattern, whose topics `may_consume` checks.
-
-        Raises InvalidParameter, ClientError, or the broker's refusal.
-        """
-        client = self.clients.borrow(access)
-        consumer = MessageConsumer(client, parameters.receiving)
-        try:
-            pattern = PatternTopics(client, topics, may_consume) if isinstance(topics, str) else None
-            if pattern is not None:
-                await consumer.attach(await pattern.current())
-            else:
-                await consumer.attach(topics)
-        except BaseException:
-            await consumer.close()
-            await self.clients.give_back(client)
-            raise
-        letters = None
-        if parameters.dead_letters is not None:
-            letters = DeadLetterProducer(
-                client, TopicName.parse(parameters.dead_letters.topic), parameters.dead_letters
-            )
-        kind = ReaderSession if parameters.receiving.start is not None else ConsumerSession
-        shown = topics if isinstance(topics, str) else ",".join(str(topic) for topic in topics)
-        session = kind(self._runtime, connection, shown, consumer, parameters, letters, pattern)
-        self._start(session, client, letters)
-        return session
-
-    def _start(self, session: Session, client: Client, letters: DeadLetterProducer | None) -> None:
-        self.opened_total += 1
-        self.sessions[session] = None
-        self._tasks.start(self._run(session, client, letters), session.topic)
-        logs.info(
-            "websocket.session_opened", kind=session.kind, topic=session.topic, address=session.connection.address
-        )
-
-    async def _run(self, session: Session, client: Client, letters: DeadLetterProducer | None) -> None:
-        try:
-            await session.run()
-        finally:
-            del self.sessions[session]
-            self.totals.ended(session)
-            if letters is not None:
-                await letters.close()
-            await self.clients.give_back(client)
-
-    def abandon(self, session: Session) -> None:
-        """End a session whose client has left before the handshake was complete."""
-        session.connection.connection_lost()
-
-    # --- the end -------------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
-        """Tell all clients that the broker stops, and close their producers and consumers."""
-        self._is_closing = True
-        for session in [*self.sessions]:
-            session.connection.shutdown()
-        deadline_s = asyncio.get_running_loop().time() + CLOSE_DEADLINE_S
-        while self.sessions and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        await self._tasks.close()
-        await self.clients.close()
+        await self.sessions.close()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from starlette.routing import Route
-
-if TYPE_CHECKING:
-    from pybroker.admin.metrics.exposition_text import Number
 
 
 class WebService(ABC):
@@ -19,7 +15,7 @@ class WebService(ABC):
     def routes(self) -> Sequence[Route]: ...
 
     @abstractmethod
-    def figures(self) -> dict[str, Number]:
+    def figures(self) -> dict[str, int | float]:
         """Return the values of the service for the metrics page, by the keys of the broker's metrics."""
 
     @abstractmethod
