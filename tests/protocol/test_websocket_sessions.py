@@ -242,7 +242,7 @@ async def test_unsubscribe_deletes_subscription(broker: EmbeddedBroker) -> None:
         await filled(broker, 1)
         await consumer.receive()
         await consumer.send({"type": "unsubscribe"})
-        while (await rest(broker, "GET", f"/admin/v2/{TOPIC}/subscriptions")).json:
+        while (await rest(broker, "GET", f"/admin/v2/{TOPIC}/subscriptions")).json:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert await consumer.is_quiet()
 
@@ -303,7 +303,8 @@ class opened_again:  # noqa: N801 - used like the function `session`
             try:
                 return await self._session.__aenter__()
             except Refused as refused:
-                assert refused.status == 409
+                if refused.status != 409:
+                    raise
             await asyncio.sleep(0.01)
 
     async def __aexit__(self, *error: object) -> None:
