@@ -7,6 +7,7 @@ A session is a fault boundary: an unexpected error closes its connection, is log
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -65,10 +66,8 @@ class Session(TextReceiver):
             self._inbox.clear()
             self._inbox_bytes = 0
             self._report_memory(0)
-            try:
+            with contextlib.suppress(ClientError, BrokerError):  # the connection to the broker has ended
                 await self._part.close()
-            except (ClientError, BrokerError) as error:
-                logs.debug("websocket.part_not_closed", topic=self.topic, reason=error)
 
     @abstractmethod
     def workers(self) -> list[Callable[[], Awaitable[None]]]:
