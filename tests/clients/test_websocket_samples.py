@@ -30,11 +30,11 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
 
 
-def program(*command: str | Path) -> "subprocess.Popen[str]":
+def program(*command: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
 
 
-def output(process: "subprocess.Popen[str]") -> str:
+def output(process: subprocess.Popen[str]) -> str:
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     return out.strip()

@@ -79,7 +79,7 @@ class ConsumerMessage(msgspec.Struct):
     key: str | UnsetType = UNSET
 
 
-_producer_messages = msgspec.json.Decoder(ProducerMessage, strict=False)
+_producer_messages = msgspec.json.Decoder(ProducerMessage | None, strict=False)
 _commands = msgspec.json.Decoder(ConsumerCommand, strict=False)
 _encoder = msgspec.json.Encoder()
 
@@ -90,7 +90,7 @@ _encoder = msgspec.json.Encoder()
 def outgoing_message(text: bytes, now_ms: int) -> tuple[OutgoingMessage, str | None]:
     """Return the message of a producer's text, and its `context`. Raises Unreadable."""
     try:
-        given = _producer_messages.decode(text)
+        given = _producer_messages.decode(text) or ProducerMessage()  # as in Pulsar, null is an empty object
     except (msgspec.DecodeError, RecursionError) as error:
         raise Unreadable(CANNOT_READ_JSON, str(error) or "the JSON is nested too deeply") from error
     context = _text(given.context)
