@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -178,6 +179,9 @@ async def test_consumer_gets_no_more_than_receiver_queue_size_unacknowledged(bro
         (shown,) = stats["consumerStats"]
         assert shown["unackedMessages"] == 2
         assert "receiverQueueSize" in shown["waitsFor"]
+        topic_stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/stats")).json
+        (metadata,) = (each["metadata"] for each in topic_stats["subscriptions"]["s"]["consumers"])
+        assert metadata == {"webSocketClient": shown["remoteConnection"]}
         await consumer.ack(first)
         await consumer.ack(first)  # twice: this frees no second slot
         third = await consumer.receive()
@@ -291,24 +295,20 @@ async def test_unacknowledged_messages_go_to_next_session(broker: EmbeddedBroker
         assert await consumer.payload() == b"1"
 
 
-class opened_again:  # noqa: N801 - used like the function `session`
-    """A session that is opened as soon as the former one has left its exclusive subscription."""
-
-    def __init__(self, broker: EmbeddedBroker, path: str) -> None:
-        self._broker, self._path = broker, path
-
-    async def __aenter__(self) -> Socket:
+@asynccontextmanager
+async def opened_again(broker: EmbeddedBroker, path: str) -> AsyncIterator[Socket]:
+    """Open a session as soon as the former one has left its exclusive subscription."""
+    async with AsyncExitStack() as stack:
         while True:
-            self._session = session(self._broker.admin_url, self._path)
             try:
-                return await self._session.__aenter__()
+                opened = await stack.enter_async_context(session(broker.admin_url, path))
             except Refused as refused:
                 if refused.status != 409:
                     raise
+            else:
+                yield opened
+                return
             await asyncio.sleep(0.01)
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._session.__aexit__(*error)
 
 
 async def test_consumer_of_several_topics_acknowledges_each_at_its_topic(broker: EmbeddedBroker) -> None:
@@ -444,3 +444,88 @@ async def test_statistics_show_sessions_and_totals(broker: EmbeddedBroker) -> No
     assert totals["dimensions"] == {"namespace": "public/default"}
     assert totals["metrics"]["ns_byte_publish_rate"] == 5
     assert (await rest(broker, "GET", f"/admin/v2/proxy-stats/{TOPIC}/stats")).status == 404
+
+
+# --- back-pressure -----------------------------------------------------------------------------------------------------
+
+
+async def waits_for(broker: EmbeddedBroker, kind: str, expected: str) -> None:
+    """Wait until the only session of a kind waits for what is expected."""
+    while True:
+        stats = (await rest(broker, "GET", "/admin/v2/proxy-stats/stats")).json["persistent://public/default/t"]
+        (shown,) = stats[kind]
+        if expected in (shown["waitsFor"] or ""):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_consumer_that_does_not_read_stops_requesting_and_continues_later(broker: EmbeddedBroker) -> None:
+    count, payload = 300, b"x" * 50_000
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        consumer.connection.transport.pause_reading()
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}?compressionType=LZ4") as producer:
+            for _ in range(count):
+                await producer.publish(payload)
+        await waits_for(broker, "consumerStats", "does not read")
+        stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/stats")).json
+        (shown,) = stats["subscriptions"]["s"]["consumers"]
+        assert shown["availablePermits"] == 0
+        assert shown["msgOutCounter"] < count
+        explained = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/subscription/s/explain")).json
+        assert "for WebSocket" in str(explained)
+        consumer.connection.transport.resume_reading()
+        for _ in range(count):
+            received = await consumer.receive()
+            await consumer.ack(received)
+    assert await backlog(broker, "s") == 0
+    assert broker.broker.runtime.memory.budget.parts["websockets"].used_bytes == 0
+
+
+async def test_producer_that_does_not_read_its_answers_is_not_read(broker: EmbeddedBroker) -> None:
+    count = 1500
+    text = '{"payload": "", "context": "%s"}' % ("c" * 20_000)
+    async with session(broker.admin_url, f"v2/producer/{TOPIC}?batchingEnabled=true") as producer:
+        producer.connection.transport.pause_reading()
+        sending = asyncio.ensure_future(send_all(producer, text, count))
+        published = -1
+        while True:  # until no more messages are published
+            stats = (await rest(broker, "GET", "/admin/v2/proxy-stats/stats")).json["persistent://public/default/t"]
+            if stats["producerStats"][0]["numberOfMsgPublished"] == published and published > 0:
+                break
+            published = stats["producerStats"][0]["numberOfMsgPublished"]
+            await asyncio.sleep(0.2)
+        assert published < count
+        assert not sending.done()
+        producer.connection.transport.resume_reading()
+        for _ in range(count):
+            assert (await producer.receive())["result"] == "ok"
+        await sending
+
+
+async def send_all(producer: Socket, text: str, count: int) -> None:
+    for _ in range(count):
+        await producer.send(text)
+
+
+async def test_text_of_one_mebibyte_is_stored_and_larger_one_closes_session(broker: EmbeddedBroker) -> None:
+    payload = b"x" * 780_000
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer,
+        session(broker.admin_url, f"v2/producer/{TOPIC}") as producer,
+    ):
+        assert (await producer.publish(payload))["result"] == "ok"
+        assert await consumer.payload() == payload
+        await producer.send(message(b"x" * 800_000))
+        assert (await producer.close_code())[0] == 1009
+
+
+async def test_topic_unload_does_not_end_sessions(broker: EmbeddedBroker) -> None:
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer,
+        session(broker.admin_url, f"v2/producer/{TOPIC}") as producer,
+    ):
+        await producer.publish(b"before")
+        await consumer.ack(await consumer.receive())
+        await rest(broker, "PUT", f"/admin/v2/{TOPIC}/unload")
+        await producer.publish(b"after")
+        assert await consumer.payload() == b"after"

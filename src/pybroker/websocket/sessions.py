@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pybroker.broker.explain.steps import WEBSOCKET_CLIENT
 from pybroker.client.consuming.message_consumer import MessageConsumer
 from pybroker.client.producing.message_producer import open_message_producer
 from pybroker.model.names import TopicName
@@ -75,7 +77,8 @@ class Sessions:
         """Create the producer of a session. Raises ClientError, or the broker's refusal."""
         client = self.clients.borrow(access)
         try:
-            producer = await open_message_producer(client, topic, parameters.publishing)
+            publishing = replace(parameters.publishing, properties={WEBSOCKET_CLIENT: connection.address})
+            producer = await open_message_producer(client, topic, publishing)
         except BaseException:
             await self.clients.give_back(client)
             raise
@@ -96,10 +99,12 @@ class Sessions:
         Raises InvalidParameter, ClientError, or the broker's refusal.
         """
         client = self.clients.borrow(access)
-        consumer = MessageConsumer(client, parameters.receiving)
+        properties = {WEBSOCKET_CLIENT: connection.address}
+        consumer = MessageConsumer(client, replace(parameters.receiving, properties=properties))
         try:
-            pattern = PatternTopics(client, topics, may_consume) if isinstance(topics, str) else None
-            if pattern is not None:
+            pattern = None
+            if isinstance(topics, str):
+                pattern = PatternTopics(client, topics, may_consume)
                 await consumer.attach(await pattern.current())
             else:
                 await consumer.attach(topics)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -77,6 +78,8 @@ class ProducerSettings:
     name: str = ""
     """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The metadata of the producer in the statistics of the topic."""
     initial_subscription: str = ""
     """A durable subscription that the broker creates with a new topic. Empty: none."""
     schema: TopicSchema | None = None
@@ -306,6 +309,8 @@ class Producer(ConnectionUser, ClientPart):
         producer.producer_access_mode = settings.access_mode
         if self.name:
             producer.producer_name = self.name
+        for name, text in settings.properties.items():
+            producer.metadata.add(key=name, value=text)
         if settings.initial_subscription:
             producer.initial_subscription_name = settings.initial_subscription
         if self._topic_epoch is not None:

@@ -40,6 +40,8 @@ class Publishing:
     name: str = ""
     """Empty: the broker assigns a name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The metadata of the producer in the statistics of the topic."""
     initial_subscription: str = ""
     """A durable subscription that the broker creates with a new topic. Empty: none."""
     initial_sequence_id: int | None = None
@@ -407,6 +409,7 @@ async def open_message_producer(client: Client, topic: TopicName, settings: Publ
     attach = ProducerSettings(
         settings.name,
         settings.access_mode,
+        settings.properties,
         settings.initial_subscription,
         settings.schema,
         settings.max_pending_entries,
