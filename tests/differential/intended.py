@@ -83,6 +83,11 @@ INTENDED: tuple[Intended, ...] = (
     Intended("websocket_several_topics", "batch: messageId*", _BATCH_OF_ONE),
     Intended("websocket_several_topics", "of p: messageId*", _BATCH_OF_ONE),
     Intended(
+        "websocket_rights",
+        "wrong token",
+        "Invalid credentials are refused. Pulsar treats the client as anonymous.",
+    ),
+    Intended(
         "protocol_connect",
         "*feature_flags.supports_repl_dedup_by_lid_and_eid",
         "A replicator that reads this relies on the broker to drop duplicates, and there is no replication.",
