@@ -6,6 +6,8 @@ import asyncio
 from typing import cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
@@ -283,3 +285,21 @@ async def test_session_can_close_with_long_reason() -> None:
     assert len(closing.data) <= 125
     assert bytes(closing.data[2:]).decode()
     line.lose()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=20), st.booleans())
+def test_random_bytes_never_raise_and_end_session_at_most_once(pieces: list[bytes], starts_valid: bool) -> None:
+    async def play() -> None:
+        line = Line()
+        if starts_valid:
+            line.send(text(b"valid"))
+        for piece in pieces:
+            line.connection.data_received(piece)
+        line.lose()
+        assert len(line.receiver.ends) == 1
+        await line.tasks.close()
+        parts = line.memory.budget.parts.values()
+        assert sum(part.used_bytes for part in parts) == 0
+
+    asyncio.run(play())
