@@ -656,6 +656,7 @@ class Broker:
                 await self.service.end_transactions()
                 await self._leave_cluster()
                 await self.service.hand_over()
+                await self.http.close_services()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

@@ -246,6 +246,11 @@ class HttpServer:
             )
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
+    async def close_services(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
+        """Close the further services, while the broker still serves their clients of the binary protocol."""
+        for service in self._services:
+            await service.close(deadline_s)
+
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """Refuse new connections, wait for running requests until the deadline, then close all connections.
         Idempotent.
@@ -257,8 +262,7 @@ class HttpServer:
         for port in ports:
             if isinstance(port, ProxiedPort):
                 await port.finish()
-        for service in self._services:
-            await service.close()
+        await self.close_services(deadline_s)
         connections, self._connections = self._connections, None
         if connections is None:
             return

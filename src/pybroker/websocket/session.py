@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_INBOX_BYTES = 64 * 1024
 """Received texts that wait for the session; above it, the connection is not read."""
+TEXTS_AT_ONCE = 16
+"""Texts that a session handles without yielding to the event loop."""
 TEXT_BYTES = 200
 """Approximate memory of a waiting text without its bytes."""
 
@@ -47,6 +49,7 @@ class Session(TextReceiver):
         self._part = part
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
+        self._taken = 0
         self._has_texts = asyncio.Event()
         self._may_continue = asyncio.Event()
         self._ended = asyncio.Event()
@@ -113,6 +116,9 @@ class Session(TextReceiver):
         while not self._inbox:
             self._has_texts.clear()
             await self._has_texts.wait()
+        self._taken += 1
+        if self._taken % TEXTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         text = self._inbox.popleft()
         self._inbox_bytes -= len(text) + TEXT_BYTES
         if self._inbox_bytes <= MAX_INBOX_BYTES:

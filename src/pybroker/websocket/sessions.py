@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pybroker.broker.explain.steps import WEBSOCKET_CLIENT
 from pybroker.client.consuming.message_consumer import MessageConsumer
 from pybroker.client.producing.message_producer import open_message_producer
+from pybroker.errors import ServiceNotReady
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from pybroker.websocket.session_parameters import ConsumerParameters, ProducerParameters
 
 _MS_PER_S = 1000
-CLOSE_DEADLINE_S = 5.0
-"""How long sessions may take to store their last messages when the broker stops."""
 CLOSE_STEP_S = 0.01
 
 
@@ -46,6 +45,7 @@ class Sessions:
         self._broker = broker
         self._runtime = broker.runtime
         self._tasks = TaskOwner("websocket")
+        self._is_closing = False
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions)
@@ -56,7 +56,9 @@ class Sessions:
     # --- opening -------------------------------------------------------------------------------------------------------
 
     def connection(self, address: str) -> WebSocketConnection:
-        """Return a connection for a session that is being opened."""
+        """Return a connection for a session that is being opened. Raises ServiceNotReady while the broker stops."""
+        if self._is_closing:
+            raise ServiceNotReady("the broker stops: open the session at another broker, or later")
         config = self._runtime.config
         timing = Timing(
             max(0, config.web_socket_ping_duration_seconds),
@@ -147,12 +149,15 @@ class Sessions:
 
     # --- the end -------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Tell all clients that the broker stops, and close their producers and consumers."""
+    async def close(self, deadline_s: float) -> None:
+        """Tell all clients that the broker stops, store the messages that they have sent, and close their producers and
+        consumers. Sessions that are not closed after `deadline_s` are aborted. Idempotent.
+        """
+        self._is_closing = True
         for session in [*self._sessions]:
             session.connection.shutdown()
         try:
-            async with asyncio.timeout(CLOSE_DEADLINE_S):
+            async with asyncio.timeout(deadline_s):
                 while self._sessions:  # noqa: ASYNC110
                     await asyncio.sleep(CLOSE_STEP_S)
         except TimeoutError:

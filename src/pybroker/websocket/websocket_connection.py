@@ -184,7 +184,10 @@ class WebSocketConnection(UpgradedConnection):
             self._reading.pause()
 
     def release_reading(self, hold: Hold) -> None:
-        if self._holds.pop(hold, hold) is None and not self._holds and self._reading is not None and not self._is_lost:
+        if hold not in self._holds:
+            return
+        del self._holds[hold]
+        if not self._holds and self._reading is not None and not self._is_lost:
             self._reading.resume()
 
     def data_received(self, data: bytes) -> None:

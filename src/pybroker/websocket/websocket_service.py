@@ -40,5 +40,5 @@ class WebSocketService(WebService):
             "websocket_messages_failed": sum(each.failed for each in totals),
         }
 
-    async def close(self) -> None:
-        await self.sessions.close()
+    async def close(self, deadline_s: float) -> None:
+        await self.sessions.close(deadline_s)

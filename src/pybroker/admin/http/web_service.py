@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 
 class WebService(ABC):
-    """Routes and figures of one service. The HTTP server closes it before it waits for the open connections."""
+    """Routes and figures of one service."""
 
     @abstractmethod
     def routes(self) -> Sequence[Route]: ...
@@ -19,4 +19,5 @@ class WebService(ABC):
         """Return the values of the service for the metrics page, by the keys of the broker's metrics."""
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self, deadline_s: float) -> None:
+        """Refuse new work, and end the present work within `deadline_s`. Idempotent."""
