@@ -7,6 +7,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.support.rest import Answer, call
@@ -529,3 +530,39 @@ async def test_topic_unload_does_not_end_sessions(broker: EmbeddedBroker) -> Non
         await rest(broker, "PUT", f"/admin/v2/{TOPIC}/unload")
         await producer.publish(b"after")
         assert await consumer.payload() == b"after"
+
+
+# --- encryption --------------------------------------------------------------------------------------------------------
+
+KEYS = quote(base64.b64encode(b'{"k": {"keyValue": "AQI=", "metadata": {"m": "v"}}}').decode())
+
+
+async def test_encrypted_message_is_delivered_as_it_is_with_its_context(broker: EmbeddedBroker) -> None:
+    await rest(broker, "POST", "/admin/v2/namespaces/public/default/encryptionRequired", True)
+    async with (
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/s?cryptoFailureAction=CONSUME") as consumer,
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/d?cryptoFailureAction=DISCARD") as discarding,
+        session(broker.admin_url, f"v2/consumer/{TOPIC}/f") as failing,
+        session(broker.admin_url, f"v2/producer/{TOPIC}?batchingEnabled=true&encryptionKeys={KEYS}") as producer,
+    ):
+        answer = await producer.publish(
+            b"secret", encryptionParam="Aw==", compressionType="LZ4", uncompressedMessageSize=100
+        )
+        assert answer["result"] == "ok"
+        assert (await producer.publish(b"x", compressionType="LZ4"))["result"] == "send-error:7"
+        assert (await producer.publish(b"x", encryptionParam="!"))["result"] == "send-error:7"
+        received = await consumer.receive()
+        assert base64.b64decode(received["payload"]) == b"secret"
+        assert received["encryptionContext"] == {
+            "keys": {"k": {"keyValue": "AQI=", "metadata": {"m": "v"}}},
+            "param": "Aw==",
+            "algorithm": None,
+            "compressionType": "LZ4",
+            "uncompressedMessageSize": 100,
+            "batchSize": None,
+            "encrypted": True,
+        }
+        await consumer.ack(received)
+        assert await discarding.is_quiet()
+        assert await failing.is_quiet()
+        assert [await backlog(broker, name) for name in "sdf"] == [0, 0, 1]

@@ -11,7 +11,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import UNSET, UnsetType
 
-from pybroker.client.message import Message, MessageId, OutgoingMessage
+from pybroker.client.message import Encryption, EncryptionKey, Message, MessageId, OutgoingMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 
 CANNOT_READ_JSON = 3
@@ -19,6 +19,8 @@ INVALID_PAYLOAD = 7
 UNKNOWN = 8
 """Error codes of a send acknowledgement."""
 
+COMPRESSIONS = {"NONE": pb.NONE, "LZ4": pb.LZ4, "ZLIB": pb.ZLIB, "ZSTD": pb.ZSTD, "SNAPPY": pb.SNAPPY}
+_COMPRESSION_NAMES: dict[int, str] = {number: name for name, number in COMPRESSIONS.items()}
 MAX_DELAY_MS = 1 << 62
 _MASK_64 = (1 << 64) - 1
 _EPOCH_MS = 1000
@@ -46,6 +48,9 @@ class ProducerMessage(msgspec.Struct):
     eventTime: _Text = None  # noqa: N815
     deliverAt: int = 0  # noqa: N815
     deliverAfterMs: int = 0  # noqa: N815
+    encryptionParam: _Text = None  # noqa: N815
+    compressionType: str | int | None = None  # noqa: N815
+    uncompressedMessageSize: int | None = None  # noqa: N815
 
 
 class ConsumerCommand(msgspec.Struct):
@@ -67,6 +72,25 @@ class ProducerAck(msgspec.Struct):
     schemaVersion: int = 0  # noqa: N815
 
 
+class KeyContext(msgspec.Struct):
+    """The key of an encrypted message."""
+
+    keyValue: bytes | None = None  # noqa: N815
+    metadata: dict[str, str] | None = None
+
+
+class EncryptionContext(msgspec.Struct):
+    """How a message is encrypted."""
+
+    keys: dict[str, KeyContext]
+    param: bytes
+    algorithm: str | None
+    compressionType: str  # noqa: N815
+    uncompressedMessageSize: int  # noqa: N815
+    batchSize: int | None  # noqa: N815
+    encrypted: bool
+
+
 class ConsumerMessage(msgspec.Struct):
     """A message for a consumer or reader."""
 
@@ -76,19 +100,25 @@ class ConsumerMessage(msgspec.Struct):
     publishTime: str  # noqa: N815
     redeliveryCount: int  # noqa: N815
     eventTime: str | UnsetType = UNSET  # noqa: N815
+    encryptionContext: EncryptionContext | UnsetType = UNSET  # noqa: N815
     key: str | UnsetType = UNSET
 
 
 _producer_messages = msgspec.json.Decoder(ProducerMessage | None, strict=False)
 _commands = msgspec.json.Decoder(ConsumerCommand, strict=False)
+_keys = msgspec.json.Decoder(dict[str, KeyContext])
 _encoder = msgspec.json.Encoder()
 
 
 # --- producers ---------------------------------------------------------------------------------------------------------
 
 
-def outgoing_message(text: bytes, now_ms: int) -> tuple[OutgoingMessage, str | None]:
-    """Return the message of a producer's text, and its `context`. Raises Unreadable."""
+def outgoing_message(
+    text: bytes, now_ms: int, keys: tuple[EncryptionKey, ...] = ()
+) -> tuple[OutgoingMessage, str | None]:
+    """Return the message of a producer's text, and its `context`. `keys`: those with which the client encrypts its
+    messages. Raises Unreadable.
+    """
     try:
         given = _producer_messages.decode(text) or ProducerMessage()  # as in Pulsar, null is an empty object
     except (msgspec.DecodeError, RecursionError) as error:
@@ -122,8 +152,38 @@ def outgoing_message(text: bytes, now_ms: int) -> tuple[OutgoingMessage, str | N
         event_time_ms=event_time_ms,
         deliver_at_ms=deliver_at_ms,
         replicate_to=tuple(given.replicationClusters or ()),
+        encryption=_encryption(given, keys, context) if keys else None,
     )
     return message, context
+
+
+def _encryption(given: ProducerMessage, keys: tuple[EncryptionKey, ...], context: str | None) -> Encryption:
+    try:
+        param = decoded_base64(_text(given.encryptionParam) or "")
+    except ValueError as error:
+        raise Unreadable(INVALID_PAYLOAD, f"Invalid Base64 encryptionParam error={error}", context) from error
+    compression, size_bytes = given.compressionType, given.uncompressedMessageSize
+    number = compression if isinstance(compression, int) else COMPRESSIONS.get(compression or "")
+    if (number is None) != (size_bytes is None) and (number or size_bytes is not None):
+        raise Unreadable(
+            INVALID_PAYLOAD,
+            "the params compressionType and uncompressedMessageSize should both empty or both non-empty",
+            context,
+        )
+    if number not in {None, *COMPRESSIONS.values()} or not 0 <= (size_bytes or 0) < 1 << 31:
+        raise Unreadable(INVALID_PAYLOAD, "compressionType or uncompressedMessageSize is invalid", context)
+    return Encryption(keys, param, compression=number or 0, uncompressed_bytes=size_bytes or 0)
+
+
+def encryption_keys(text: str) -> tuple[EncryptionKey, ...]:
+    """Return the keys of the parameter `encryptionKeys`: base64 of JSON, an object of key names. Raises ValueError."""
+    try:
+        found = _keys.decode(decoded_base64(text.strip()))
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not found or any(not name.strip() or not key.keyValue for name, key in found.items()):
+        raise ValueError("a key has no name or no keyValue")
+    return tuple(EncryptionKey(name.strip(), key.keyValue or b"", key.metadata or {}) for name, key in found.items())
 
 
 def stored_ack(message_id: MessageId, context: str | None) -> bytes:
@@ -156,8 +216,21 @@ def delivered_message(message: Message) -> bytes:
             time_text(message.publish_time_ms),
             message.redelivery_count,
             time_text(message.event_time_ms) if message.event_time_ms else UNSET,
+            UNSET if message.encryption is None else _encryption_context(message.encryption),
             UNSET if message.key is None else message.key,
         )
+    )
+
+
+def _encryption_context(encryption: Encryption) -> EncryptionContext:
+    return EncryptionContext(
+        {key.name: KeyContext(key.value, dict(key.metadata)) for key in encryption.keys},
+        encryption.param,
+        encryption.algorithm,
+        _COMPRESSION_NAMES.get(encryption.compression, "NONE"),
+        encryption.uncompressed_bytes,
+        encryption.batch_size,
+        encrypted=True,
     )
 
 

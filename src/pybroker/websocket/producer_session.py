@@ -15,7 +15,7 @@ from pybroker.websocket.publish_latency import PublishLatency
 from pybroker.websocket.session import Session
 
 if TYPE_CHECKING:
-    from pybroker.client.message import MessageId, OutgoingMessage
+    from pybroker.client.message import EncryptionKey, MessageId, OutgoingMessage
     from pybroker.client.producing.message_producer import MessageProducer
     from pybroker.runtime.runtime import Runtime
     from pybroker.websocket.websocket_connection import WebSocketConnection
@@ -36,6 +36,7 @@ class ProducerSession(Session):
         topic: str,
         producer: MessageProducer,
         max_pending_messages: int,
+        encryption_keys: tuple[EncryptionKey, ...] = (),
     ) -> None:
         super().__init__(runtime, connection, topic, producer)
         self.messages_sent = 0
@@ -44,6 +45,7 @@ class ProducerSession(Session):
         self.latency = PublishLatency()
         self._producer = producer
         self._max_pending_messages = max_pending_messages
+        self._encryption_keys = encryption_keys
         self._pending = 0
         self._pending_bytes = 0
 
@@ -65,7 +67,8 @@ class ProducerSession(Session):
         while True:
             text = await self.next_text()
             try:
-                message, context = json_forms.outgoing_message(text, int(self._runtime.clock.wall_ms()))
+                now_ms = self._runtime.clock.wall_ms()
+                message, context = json_forms.outgoing_message(text, now_ms, self._encryption_keys)
             except Unreadable as error:
                 self._refuse(error.code, str(error), error.context)
                 continue

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
     from pybroker.client.access import Access
 
+OPERATION_TIMEOUT_S = 8.0
+"""Shorter than the time for which WebSocket clients commonly wait for a handshake (10 s), so that they get the reason."""
+
 
 @dataclass(slots=True, eq=False)
 class _Shared:
@@ -42,7 +45,10 @@ class SessionClients:
         """Return address and credentials for a session that authenticated with `method` and `data`. Raises
         AccessRefused.
         """
-        own = broker_client_access(self._broker.runtime.config, self._broker.presence.addresses.resolve(None))
+        own = replace(
+            broker_client_access(self._broker.runtime.config, self._broker.presence.addresses.resolve(None)),
+            operation_timeout_s=OPERATION_TIMEOUT_S,
+        )
         if not self._broker.authentication.enabled:
             return own
         bare = replace(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pybroker.client.consuming.partition_consumer import Receiving, SubType
-from pybroker.client.message import EARLIEST, LATEST, MessageId
+from pybroker.client.message import EARLIEST, LATEST, EncryptionKey, MessageId
 from pybroker.client.producing.message_producer import Publishing
-from pybroker.websocket.json_forms import Unreadable, decoded_id
+from pybroker.websocket.json_forms import COMPRESSIONS, Unreadable, decoded_id, encryption_keys
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MAX_QUEUE_MESSAGES = 1000
@@ -28,7 +28,6 @@ LEAST_ACK_TIMEOUT_MS = 1000
 MAX_INT = (1 << 31) - 1
 
 _ROUTING_MODES = {"SinglePartition": True, "RoundRobinPartition": False, "CustomPartition": True}
-_CODECS = {"NONE": pb.NONE, "LZ4": pb.LZ4, "ZLIB": pb.ZLIB, "ZSTD": pb.ZSTD, "SNAPPY": pb.SNAPPY}
 _HASHES = {"JavaStringHash": False, "Murmur3_32Hash": True}
 _TYPES = {
     "Exclusive": SubType.Exclusive,
@@ -52,6 +51,8 @@ class ProducerParameters:
 
     publishing: Publishing
     max_pending_messages: int
+    encryption_keys: tuple[EncryptionKey, ...] = ()
+    """The keys with which the client has encrypted its messages."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ def producer_parameters(query: Mapping[str, str]) -> ProducerParameters:
         max_pending = parameters.integer("maxPendingMessages", 0, least=0) or MAX_PENDING_MESSAGES
         batch_delay_ms = parameters.integer("batchingMaxPublishDelay", batch_delay_ms, least=1)
     initial_sequence_id = parameters.long("initialSequenceId")
-    if "encryptionKeys" in query:
-        raise InvalidParameter("encryptionKeys is not supported: this broker encrypts no messages")
+    keys = parameters.encryption_keys()
+    if keys:
+        is_batching = False
     publishing = Publishing(
         name=parameters.name("producerName"),
+        is_encrypted=bool(keys),
         initial_sequence_id=initial_sequence_id,
-        compression=parameters.one_of("compressionType", _CODECS, pb.NONE),
+        compression=pb.NONE if keys else parameters.one_of("compressionType", COMPRESSIONS, pb.NONE),
         is_batching=is_batching,
         batch_delay_s=batch_delay_ms / 1000,
         max_batch_messages=batch_messages if batch_messages > 0 else MAX_INT,
@@ -105,7 +108,7 @@ def producer_parameters(query: Mapping[str, str]) -> ProducerParameters:
         max_pending_bytes=MAX_PENDING_BYTES,
         send_timeout_s=parameters.integer("sendTimeoutMillis", SEND_TIMEOUT_MS, least=0) / 1000,
     )
-    return ProducerParameters(publishing, max_pending)
+    return ProducerParameters(publishing, max_pending, keys)
 
 
 def consumer_parameters(
@@ -134,6 +137,8 @@ def consumer_parameters(
         queue_messages=queue_messages,
         queue_bytes=QUEUE_BYTES,
         nack_delay_s=parameters.integer("negativeAckRedeliveryDelay", NACK_DELAY_MS, least=0) / 1000,
+        takes_encrypted=query.get("cryptoFailureAction") == "CONSUME",
+        discards_encrypted=query.get("cryptoFailureAction") == "DISCARD",
         keeps_batch_bits=keeps_batch_bits,
     )
     return ConsumerParameters(
@@ -158,6 +163,8 @@ def reader_parameters(query: Mapping[str, str], subscription: str) -> ConsumerPa
         start=start,
         is_start_inclusive=start in (EARLIEST, LATEST),
         is_from_earliest=start != LATEST,
+        takes_encrypted=query.get("cryptoFailureAction") == "CONSUME",
+        discards_encrypted=query.get("cryptoFailureAction") == "DISCARD",
         queue_messages=queue_messages,
         queue_bytes=QUEUE_BYTES,
     )
@@ -204,6 +211,18 @@ class _Parameters:
         if not value.strip():
             raise InvalidParameter(f"{key} cannot be blank")
         return value
+
+    def encryption_keys(self) -> tuple[EncryptionKey, ...]:
+        text = self.query.get("encryptionKeys")
+        if text is None:
+            return ()
+        try:
+            return encryption_keys(text)
+        except ValueError as error:
+            raise InvalidParameter(
+                "encryptionKeys must be base64 of a JSON object of keys with keyValue, with which the client encrypts its "
+                f"messages; this broker encrypts no messages: {error}"
+            ) from error
 
     def flag(self, key: str) -> bool:
         return self.query.get(key, "").lower() == "true"

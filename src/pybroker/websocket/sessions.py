@@ -84,7 +84,14 @@ class Sessions:
         except BaseException:
             await self.clients.give_back(client)
             raise
-        session = ProducerSession(self._runtime, connection, str(topic), producer, parameters.max_pending_messages)
+        session = ProducerSession(
+            self._runtime,
+            connection,
+            str(topic),
+            producer,
+            parameters.max_pending_messages,
+            parameters.encryption_keys,
+        )
         self._start(session, client, None)
         return session
 

@@ -94,10 +94,15 @@ _PRODUCER_QUERIES = (
     ),
     Query("hashingScheme", "the hash of keys", str, "JavaStringHash", ("JavaStringHash", "Murmur3_32Hash")),
     Query("compressionType", "the compression", str, "NONE", ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")),
+    Query("encryptionKeys", "base64 of a JSON object of the keys with which the client encrypts its messages"),
 )
 _QUEUE = Query("receiverQueueSize", "messages that are sent without an acknowledgement; at most 1000", int, 1000)
+_CRYPTO = Query(
+    "cryptoFailureAction", "what happens with encrypted messages", str, "FAIL", ("FAIL", "DISCARD", "CONSUME")
+)
 _CONSUMER_QUERIES = (
     _TOKEN,
+    _CRYPTO,
     _QUEUE,
     Query("subscriptionType", "the type", str, "Exclusive", ("Exclusive", "Shared", "Failover", "Key_Shared")),
     Query("subscriptionMode", "whether the cursor is durable", str, "Durable", ("Durable", "NonDurable")),
@@ -115,6 +120,7 @@ _CONSUMER_QUERIES = (
 )
 _READER_QUERIES = (
     _TOKEN,
+    _CRYPTO,
     _QUEUE,
     Query("readerName", "the name of the reader"),
     Query("messageId", "`earliest`, `latest`, or the message id after which the reader begins", str, "latest"),

@@ -17,7 +17,7 @@ from pybroker.client.client import Client, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.client_transactions import Transaction
 from pybroker.client.consuming.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
-from pybroker.client.consuming.flow_window import FlowWindow
+from pybroker.client.consuming.flow_window import FlowWindow, messages_of
 from pybroker.client.consuming.subscribing import subscribe_command
 from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
 from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
@@ -69,6 +69,10 @@ class Receiving:
     `queue_messages` is the limit.
     """
     nack_delay_s: float = 60.0
+    takes_encrypted: bool = False
+    """Receive encrypted messages as they are. Otherwise `receive` raises EncryptedMessage for each."""
+    discards_encrypted: bool = False
+    """Acknowledge encrypted messages instead of raising EncryptedMessage."""
     keeps_batch_bits: bool = False
     """Acknowledge single messages of a batch, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`. Otherwise an
     entry is acknowledged when all its messages are.
@@ -241,10 +245,19 @@ class PartitionConsumer(ConnectionUser):
         try:
             chunked = ChunkedMessages() if is_stale else self._chunked
             given_up_count = chunked.given_up_count
-            unpacked = unpack(entry, str(self.topic), self.topic.partition_index, chunked)
+            unpacked = unpack(
+                entry,
+                str(self.topic),
+                self.topic.partition_index,
+                chunked,
+                takes_encrypted=self._settings.takes_encrypted,
+            )
         except DamagedPayload as error:
             if is_stale:
                 self._use(1)
+                return
+            if isinstance(error, EncryptedMessage) and self._settings.discards_encrypted:
+                self._discard(entry)
                 return
             if not isinstance(error, EncryptedMessage):
                 logs.warning("client.message_damaged", topic=self.topic, reason=error)
@@ -262,6 +275,17 @@ class PartitionConsumer(ConnectionUser):
         self._use(unpacked.permits - len(messages))
         if messages:
             self._owner.came(self, messages)
+
+    def _discard(self, entry: ReceivedEntry) -> None:
+        """Acknowledge an entry that the caller does not receive."""
+        if self._connection is not None:
+            command = Command(type=Command.ACK)
+            command.ack.consumer_id = self._consumer_id
+            command.ack.ack_type = pb.CommandAck.Individual
+            command.ack.validation_error = pb.CommandAck.DecryptionError
+            command.ack.message_id.add(ledgerId=entry.ledger_id, entryId=entry.entry_id)
+            self._connection.write(frame(command))
+        self._use(messages_of(entry.data))
 
     def _is_behind(self, message: Message) -> bool:
         """Whether the message is in front of the requested start, because the broker begins with a whole entry."""

@@ -81,6 +81,8 @@ class ProducerSettings:
     access_mode: pb.ProducerAccessMode = pb.Shared
     properties: Mapping[str, str] = field(default_factory=dict)
     """The metadata of the producer in the statistics of the topic."""
+    is_encrypted: bool = False
+    """All messages are encrypted by the caller. Topics that require encryption accept only such producers."""
     initial_subscription: str = ""
     """A durable subscription that the broker creates with a new topic. Empty: none."""
     schema: TopicSchema | None = None
@@ -307,6 +309,7 @@ class Producer(ConnectionUser, ClientPart):
             producer.producer_name = self.name
         for name, text in settings.properties.items():
             producer.metadata.add(key=name, value=text)
+        producer.encrypted = settings.is_encrypted
         if settings.initial_subscription:
             producer.initial_subscription_name = settings.initial_subscription
         if self._topic_epoch is not None:

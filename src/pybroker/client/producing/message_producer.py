@@ -42,6 +42,8 @@ class Publishing:
     access_mode: pb.ProducerAccessMode = pb.Shared
     properties: Mapping[str, str] = field(default_factory=dict)
     """The metadata of the producer in the statistics of the topic."""
+    is_encrypted: bool = False
+    """All messages are encrypted by the caller. Topics that require encryption accept only such producers."""
     initial_subscription: str = ""
     """A durable subscription that the broker creates with a new topic. Empty: none."""
     initial_sequence_id: int | None = None
@@ -139,12 +141,8 @@ class PartitionPublisher:
         settings = self._settings
         size_bytes = message.size_bytes
         self._queued_bytes += size_bytes
-        if (
-            not settings.is_batching
-            or message.deliver_at_ms
-            or message.replicate_to
-            or size_bytes > settings.max_batch_bytes
-        ):
+        is_special = message.deliver_at_ms or message.replicate_to or message.encryption is not None
+        if not settings.is_batching or is_special or size_bytes > settings.max_batch_bytes:
             self.close_batches()
             batch = _Batch(transaction, [message], [receipt], size_bytes, is_alone=True)
             self._ready.append(batch)
@@ -411,6 +409,7 @@ async def open_message_producer(client: Client, topic: TopicName, settings: Publ
         settings.name,
         settings.access_mode,
         settings.properties,
+        settings.is_encrypted,
         settings.initial_subscription,
         settings.schema,
         settings.max_pending_entries,
