@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pybroker.auth import provider_names
-from pybroker.client.access import Secret
+from pybroker.client.access import Access, Secret
 from pybroker.client.client import Client
 from pybroker.cluster.broker_client_access import broker_client_access
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
-    from pybroker.client.access import Access
 
 OPERATION_TIMEOUT_S = 8.0
 """Shorter than the time for which WebSocket clients commonly wait for a handshake (10 s), so that they get the reason."""
@@ -51,8 +50,13 @@ class SessionClients:
         )
         if not self._broker.authentication.enabled:
             return own
-        bare = replace(
-            own, token=None, basic_user=None, basic_password=None, tls_certificate_file=None, tls_key_file=None
+        bare = Access(
+            own.service_url,
+            tls_trust_certs_file=own.tls_trust_certs_file,
+            tls_allow_insecure=own.tls_allow_insecure,
+            tls_verify_hostname=own.tls_verify_hostname,
+            listener_name=own.listener_name,
+            operation_timeout_s=OPERATION_TIMEOUT_S,
         )
         if method == provider_names.TOKEN:
             return replace(bare, token=Secret(text=data.decode("utf-8", "replace")))
