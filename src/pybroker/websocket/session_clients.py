@@ -41,8 +41,8 @@ class SessionClients:
         return sum(map(len, self._clients.values()))
 
     def access(self, method: str, data: bytes) -> Access:
-        """Return address and credentials for a session that authenticated with `method` and `data`. Raises
-        AccessRefused.
+        """Return address and credentials for a session that authenticated with `method` and `data`; `none` for an
+        anonymous session. Raises AccessRefused.
         """
         own = replace(
             broker_client_access(self._broker.runtime.config, self._broker.presence.addresses.resolve(None)),
@@ -63,7 +63,7 @@ class SessionClients:
         if method == provider_names.BASIC:
             user, _, password = data.decode("utf-8", "replace").partition(":")
             return replace(bare, basic_user=user, basic_password=Secret(text=password))
-        return own
+        return bare if method == provider_names.NONE else own
 
     def borrow(self, access: Access) -> Client:
         """Return a client for one session, which must give it back."""

@@ -90,6 +90,8 @@ class WebSocketConnection(UpgradedConnection):
         """Whether texts can be sent: no close frame was sent or received."""
         self.is_writable = True
         """Whether the client reads."""
+        self.lifetime_s: float | None = None
+        """When the connection is closed, after the handshake, because the client's credentials expire; None: never."""
         self._receiver: TextReceiver | None = None
         self._protocol = Protocol(Side.SERVER, state=State.OPEN, max_size=max_text_bytes, logger=_silent)
         self._memory = memory
@@ -270,6 +272,8 @@ class WebSocketConnection(UpgradedConnection):
             self._start_timer("idle", self._timing.idle_s, self._check_idle)
         if self._timing.ping_s > 0:
             self._start_timer("ping", self._timing.ping_s, self._ping)
+        if self.lifetime_s is not None:
+            self._start_timer("expiry", max(0.0, self.lifetime_s), self._expire)
 
     def connection_lost(self) -> None:
         if self._is_lost:
@@ -294,6 +298,9 @@ class WebSocketConnection(UpgradedConnection):
                 self.release_reading(hold)  # the close frame of the client must be read
         if self._receiver is not None:
             self._receiver.closed(code, reason)
+
+    def _expire(self) -> None:
+        self.close(CloseCode.POLICY_VIOLATION, "the credentials have expired: open a new session")
 
     def _abort(self) -> None:
         if self._transport is not None:

@@ -245,6 +245,8 @@ class WebSocketRoutes:
         head = _handshake(call)
         _check_origin(call)
         connection = self._sessions.connection(_address(call))
+        if call.expires_at_s is not None:
+            connection.lifetime_s = call.expires_at_s - call.runtime.clock.wall_ms() / 1000
         try:
             session = await opening(connection, self._access(call))
         except (InvalidParameter, InvalidTopicName) as error:
@@ -255,11 +257,11 @@ class WebSocketRoutes:
 
     def _access(self, call: Call) -> Access:
         authentication = call.broker.authentication
-        method, data = authentication.http_credentials(
+        _, data = authentication.http_credentials(
             call.headers, call.scope["state"]["peer_certificate"], call.query("token") or ""
         )
         try:
-            return self._sessions.clients.access(method, data)
+            return self._sessions.clients.access(call.auth_method, data)
         except AccessRefused as error:
             raise AdminError(500, f"The broker cannot open WebSocket sessions: {error}") from error
 

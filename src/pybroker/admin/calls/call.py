@@ -96,6 +96,11 @@ class Call:
         return self._identity.role
 
     @property
+    def expires_at_s(self) -> float | None:
+        """Unix time at which the client's credentials expire; None if never."""
+        return self._identity.expires_at_s
+
+    @property
     def auth_method(self) -> str:
         """The method with which the client has authenticated; `none` without authentication."""
         return self._identity.method
