@@ -334,6 +334,18 @@ async def test_pattern_consumer_reads_matching_topics(broker: EmbeddedBroker) ->
         assert await consumer.is_quiet()
 
 
+async def test_texts_before_a_close_are_handled(broker: EmbeddedBroker) -> None:
+    async with session(broker.admin_url, f"v2/consumer/{TOPIC}/s") as consumer:
+        async with session(broker.admin_url, f"v2/producer/{TOPIC}") as producer:
+            for number in range(200):
+                await producer.send(message(b"%d" % number))
+        received = [await consumer.receive() for _ in range(200)]
+        for each in received:
+            await consumer.ack(each)
+    while await backlog(broker, "s"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 # --- readers -----------------------------------------------------------------------------------------------------------
 
 

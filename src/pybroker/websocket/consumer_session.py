@@ -80,8 +80,8 @@ class ConsumerSession(Session):
     def unacked_messages(self) -> int:
         return len(self._unacked)
 
-    def workers(self) -> list[Callable[[], Awaitable[None]]]:
-        workers: list[Callable[[], Awaitable[None]]] = [self._deliver, self._obey]
+    def other_work(self) -> list[Callable[[], Awaitable[None]]]:
+        workers: list[Callable[[], Awaitable[None]]] = [self._deliver]
         if self.parameters.ack_timeout_s > 0:
             workers.append(self._redeliver_overdue)
         if self._pattern is not None:
@@ -158,16 +158,13 @@ class ConsumerSession(Session):
     def binary_received(self) -> None:
         self.connection.close(CloseCode.UNSUPPORTED_DATA, "binary frames are not commands: send JSON in a text frame")
 
-    async def _obey(self) -> None:
-        while True:
-            text = await self.next_text()
-            try:
-                await self._command(json_forms.command_of(text))
-            except Unreadable as error:
-                self.connection.close(CloseCode.INVALID_DATA, f"Failed to de-serialize from JSON: {error}")
-                return
-            self.account()
-            self.wake()
+    async def handle(self, text: bytes) -> None:
+        try:
+            await self._command(json_forms.command_of(text))
+        except Unreadable as error:
+            self.connection.close(CloseCode.INVALID_DATA, f"Failed to de-serialize from JSON: {error}")
+        self.account()
+        self.wake()
 
     async def _command(self, command: ConsumerCommand) -> None:
         match command.type:

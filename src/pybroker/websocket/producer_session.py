@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,25 +56,20 @@ class ProducerSession(Session):
     def pending_bytes(self) -> int:
         return self._pending_bytes
 
-    def workers(self) -> list[Callable[[], Awaitable[None]]]:
-        return [self._publish]
-
     def binary_received(self) -> None:
         self._refuse(CANNOT_READ_JSON, "binary frames are not messages: send JSON in a text frame", None)
 
-    async def _publish(self) -> None:
-        while True:
-            text = await self.next_text()
-            try:
-                now_ms = self._runtime.clock.wall_ms()
-                message, context = json_forms.outgoing_message(text, now_ms, self._encryption_keys)
-            except Unreadable as error:
-                self._refuse(error.code, str(error), error.context)
-                continue
-            while self._pending >= self._max_pending_messages:
-                await self.wait_for(f"the receipts of {self._pending} messages")
-            self.continues()
-            await self._submit(message, context)
+    async def handle(self, text: bytes) -> None:
+        try:
+            now_ms = self._runtime.clock.wall_ms()
+            message, context = json_forms.outgoing_message(text, now_ms, self._encryption_keys)
+        except Unreadable as error:
+            self._refuse(error.code, str(error), error.context)
+            return
+        while self._pending >= self._max_pending_messages:
+            await self.wait_for(f"the receipts of {self._pending} messages")
+        self.continues()
+        await self._submit(message, context)
 
     async def _submit(self, message: OutgoingMessage, context: str | None) -> None:
         size_bytes = message.size_bytes + PENDING_BYTES

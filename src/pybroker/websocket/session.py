@@ -28,6 +28,8 @@ MAX_INBOX_BYTES = 64 * 1024
 """Received texts that wait for the session; above it, the connection is not read."""
 TEXTS_AT_ONCE = 16
 """Texts that a session handles without yielding to the event loop."""
+LAST_TEXTS_S = 30.0
+"""How long a session may handle the last texts of a client that has left, and then wait for their receipts."""
 TEXT_BYTES = 200
 """Approximate memory of a waiting text without its bytes."""
 
@@ -49,7 +51,6 @@ class Session(TextReceiver):
         self._part = part
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
-        self._taken = 0
         self._has_texts = asyncio.Event()
         self._may_continue = asyncio.Event()
         self._ended = asyncio.Event()
@@ -58,23 +59,32 @@ class Session(TextReceiver):
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the session until its connection is closed."""
+        """Serve the session until its connection is closed, and handle the texts that were received until then."""
         try:
             async with asyncio.TaskGroup() as group:
-                workers = [group.create_task(self._guarded(work)) for work in self.workers()]
+                others = [group.create_task(self._guarded(work)) for work in self.other_work()]
+                texts = group.create_task(self._guarded(self._handle_texts))
                 await self._ended.wait()
-                for worker in workers:
-                    worker.cancel()
+                for each in others:
+                    each.cancel()
+                await asyncio.wait([texts], timeout=LAST_TEXTS_S)
+                texts.cancel()
         finally:
             self._inbox.clear()
             self._inbox_bytes = 0
             self._report_memory(0)
-            with contextlib.suppress(ClientError, BrokerError):  # the connection to the broker has ended
-                await self._part.close()
+            # Errors: the connection to the broker has ended, or messages have no receipt yet.
+            with contextlib.suppress(ClientError, BrokerError, TimeoutError):
+                async with asyncio.timeout(LAST_TEXTS_S):
+                    await self._part.close()
 
     @abstractmethod
-    def workers(self) -> list[Callable[[], Awaitable[None]]]:
-        """Return the work of the session, which runs concurrently until the connection is closed."""
+    async def handle(self, text: bytes) -> None:
+        """Handle the next text of the client."""
+
+    def other_work(self) -> list[Callable[[], Awaitable[None]]]:
+        """Return the work beside the handling of texts, until the connection is closed."""
+        return []
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -101,6 +111,7 @@ class Session(TextReceiver):
             reason=reason,
         )
         self._ended.set()
+        self._has_texts.set()
 
     # --- texts ---------------------------------------------------------------------------------------------------------
 
@@ -112,18 +123,21 @@ class Session(TextReceiver):
             self.connection.hold_reading(Hold.INBOX)
         self.account()
 
-    async def next_text(self) -> bytes:
-        while not self._inbox:
-            self._has_texts.clear()
-            await self._has_texts.wait()
-        self._taken += 1
-        if self._taken % TEXTS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        text = self._inbox.popleft()
-        self._inbox_bytes -= len(text) + TEXT_BYTES
-        if self._inbox_bytes <= MAX_INBOX_BYTES:
-            self.connection.release_reading(Hold.INBOX)
-        return text
+    async def _handle_texts(self) -> None:
+        handled = 0
+        while self._inbox or not self._ended.is_set():
+            if not self._inbox:
+                self._has_texts.clear()
+                await self._has_texts.wait()
+                continue
+            text = self._inbox.popleft()
+            self._inbox_bytes -= len(text) + TEXT_BYTES
+            if self._inbox_bytes <= MAX_INBOX_BYTES:
+                self.connection.release_reading(Hold.INBOX)
+            await self.handle(text)
+            handled += 1
+            if handled % TEXTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     # --- memory and waiting --------------------------------------------------------------------------------------------
 
