@@ -413,6 +413,48 @@ async def test_request_without_handshake_is_refused(broker: EmbeddedBroker) -> N
     assert "WebSocket client" in answer.json["reason"]
 
 
+HANDSHAKE = (
+    f"GET /ws/v2/producer/{TOPIC} HTTP/1.1",
+    "Host: localhost",
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+)
+
+
+async def handshake(broker: EmbeddedBroker, *lines: str, after: bytes = b"") -> tuple[int, bytes]:
+    """Send a request head. Return the status, and the bytes after the head of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(broker.admin_url.rpartition(":")[2]))
+    writer.write("\r\n".join((*lines, "", "")).encode() + after)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    rest_of_answer = await asyncio.wait_for(reader.read(1000), 10) if after else b""
+    writer.close()
+    return int(head.split()[1]), rest_of_answer
+
+
+async def test_handshake_is_answered_and_early_frame_is_handled(broker: EmbeddedBroker) -> None:
+    ping = b"\x89\x82" + bytes(4) + b"hi"
+    assert await handshake(broker, *HANDSHAKE, after=ping) == (101, b"\x8a\x02hi")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (HANDSHAKE[0].replace("1.1", "1.0"), *HANDSHAKE[1:]),
+        (*HANDSHAKE, "Content-Length: 5"),
+        (*HANDSHAKE, "Transfer-Encoding: chunked"),
+        (*HANDSHAKE[:4], HANDSHAKE[5]),
+        (*HANDSHAKE[:5], "Sec-WebSocket-Version: 8"),
+        (*HANDSHAKE[:4], "Sec-WebSocket-Key: short", HANDSHAKE[5]),
+    ],
+)
+async def test_invalid_handshake_is_refused(broker: EmbeddedBroker, lines: tuple[str, ...]) -> None:
+    body = b"5\r\nhello\r\n0\r\n\r\n" if "chunked" in lines[-1] else b"hello"
+    status, _ = await handshake(broker, *lines, after=body)
+    assert status == 400
+
+
 async def test_page_of_other_host_is_refused_without_authentication(broker: EmbeddedBroker) -> None:
     with pytest.raises(Refused) as refused:
         async with session(broker.admin_url, f"v2/producer/{TOPIC}", origin="http://evil.example"):

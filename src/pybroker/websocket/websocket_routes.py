@@ -294,6 +294,9 @@ def _handshake(call: Call) -> bytes:
     """Return the response head that accepts the handshake. Raises AdminError: 405 if the request is no handshake, 400 if
     the handshake is invalid.
     """
+    has_body = call.headers.get("content-length", "0") != "0" or "transfer-encoding" in call.headers
+    if has_body or call.scope["http_version"] != "1.1":
+        raise AdminError(400, "A WebSocket handshake is a request of HTTP/1.1 without a body")
     server = ServerProtocol()
     headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers.raw)
     response = server.accept(Request(call.scope["path"], headers))
