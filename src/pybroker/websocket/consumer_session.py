@@ -70,6 +70,7 @@ class ConsumerSession(Session):
         limit = MAX_UNACKED_IN_PULL_MODE if parameters.is_pull_mode else parameters.max_pending_messages
         self._unacked = Unacknowledged(parameters.ack_timeout_s, limit)
         self._permits = 0  # in pull mode
+        self._acks: list[Message] = []  # of the texts since `handled_some`
         self._is_unsubscribed = False
 
     @property
@@ -163,7 +164,12 @@ class ConsumerSession(Session):
             await self._command(json_forms.command_of(text))
         except Unreadable as error:
             self.connection.close(CloseCode.INVALID_DATA, f"Failed to de-serialize from JSON: {error}")
-        self.account()
+
+    async def handled_some(self) -> None:
+        if self._acks:
+            acks, self._acks = self._acks, []
+            await self._consumer.ack(*acks)
+            self.messages_acked += len(acks)
         self.wake()
 
     async def _command(self, command: ConsumerCommand) -> None:
@@ -181,8 +187,7 @@ class ConsumerSession(Session):
                     self._consumer.nack(message)
             case _:
                 if (message := self._answered(command)) is not None:
-                    await self._consumer.ack(message)
-                    self.messages_acked += 1
+                    self._acks.append(message)
 
     def _answered(self, command: ConsumerCommand) -> Message | None:
         """Return the message of an acknowledgement, of which only id and topic are known; None if the id is of no topic
@@ -202,6 +207,7 @@ class ConsumerSession(Session):
         return len({TopicName.parse(topic).partitioned_name for topic in self._consumer.topics}) == 1
 
     async def _unsubscribe(self) -> None:
+        await self.handled_some()
         self._is_unsubscribed = True
         try:
             await self._consumer.unsubscribe()

@@ -75,7 +75,6 @@ class ProducerSession(Session):
         size_bytes = message.size_bytes + PENDING_BYTES
         self._pending += 1
         self._pending_bytes += size_bytes
-        self.account()
         started_ms = self._runtime.clock.monotonic_ms()
         try:
             receipt = await self._producer.submit(message)

@@ -82,6 +82,9 @@ class Session(TextReceiver):
     async def handle(self, text: bytes) -> None:
         """Handle the next text of the client."""
 
+    async def handled_some(self) -> None:
+        """Complete the work for the texts since the last call, which was at most `TEXTS_AT_ONCE` texts ago."""
+
     def other_work(self) -> list[Callable[[], Awaitable[None]]]:
         """Return the work beside the handling of texts, until the connection is closed."""
         return []
@@ -136,7 +139,10 @@ class Session(TextReceiver):
                 self.connection.release_reading(Hold.INBOX)
             await self.handle(text)
             handled += 1
-            if handled % TEXTS_AT_ONCE == 0:
+            if not self._inbox or handled >= TEXTS_AT_ONCE:
+                handled = 0
+                await self.handled_some()
+                self.account()
                 await asyncio.sleep(0)
 
     # --- memory and waiting --------------------------------------------------------------------------------------------
