@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.support.tutorials import BLOCK
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "websocket.md"
 TIMEOUT_S = 60
 NODE = shutil.which("node")
+JAVA = shutil.which("java")
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +57,11 @@ def test_javascript_sample_publishes_and_receives(samples: Path) -> None:
     assert NODE is not None
     lines = output(program(NODE, "--experimental-websocket", samples / "publish-and-receive.mjs")).splitlines()
     assert sorted(lines) == ["received Hello World", "stored ok"]
+
+
+@pytest.mark.java
+@pytest.mark.skipif(JAVA is None, reason="needs Java 11 or newer")
+def test_java_sample_publishes(samples: Path) -> None:
+    assert JAVA is not None
+    answer = output(program(JAVA, "-XX:TieredStopAtLevel=1", samples / "Publish.java"))
+    assert json.loads(answer)["result"] == "ok"
