@@ -562,6 +562,27 @@ async def send_all(producer: Socket, text: str, count: int) -> None:
         await producer.send(text)
 
 
+async def test_sessions_that_disconnect_abruptly_leave_nothing(broker: EmbeddedBroker) -> None:
+    async with AsyncExitStack() as stack:
+        sockets = []
+        for number in range(100):
+            kind = ("producer", "reader", "consumer")[number % 3]
+            path = f"v2/{kind}/{TOPIC}" + (f"/s{number}" if kind == "consumer" else "")
+            sockets.append(await stack.enter_async_context(session(broker.admin_url, path)))
+        for number, each in enumerate(sockets):
+            await each.send(message(b"x" * 1000) if number % 3 == 0 else {"type": "isEndOfTopic"})
+            each.connection.transport.abort()
+    while (await rest(broker, "GET", "/admin/v2/proxy-stats/stats")).json:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    while True:
+        stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/stats")).json
+        consumers = [each for found in stats["subscriptions"].values() for each in found["consumers"]]
+        if not stats["publishers"] and not consumers:
+            break
+        await asyncio.sleep(0.01)
+    assert broker.broker.runtime.memory.budget.parts["websockets"].used_bytes == 0
+
+
 async def test_text_of_one_mebibyte_is_stored_and_larger_one_closes_session(broker: EmbeddedBroker) -> None:
     payload = b"x" * 780_000
     async with (
