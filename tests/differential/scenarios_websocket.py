@@ -127,7 +127,7 @@ def filled(run: Run, path: str, count: int) -> None:
 
 @scenario
 def websocket_producer(run: Run) -> None:
-    """What is answered to messages, and what a consumer of the binary protocol receives of them."""
+    """Answers to messages, and the messages that a consumer of the binary protocol receives."""
     path = f"persistent/{with_namespace(run)}/t"
     consumer = run.client().subscribe(f"persistent://{path.partition('/')[2]}", "s")
     with opened(run, "open", f"v2/producer/{path}?producerName=p") as producer:

@@ -1,4 +1,4 @@
-"""Sessions of the WebSocket API on a real server: what is stored, delivered, acknowledged and refused."""
+"""Sessions of the WebSocket API on a real server: stored, delivered, acknowledged and refused messages."""
 
 from __future__ import annotations
 
@@ -505,7 +505,7 @@ async def test_statistics_show_sessions_and_totals(broker: EmbeddedBroker) -> No
 
 
 async def waits_for(broker: EmbeddedBroker, kind: str, expected: str) -> None:
-    """Wait until the only session of a kind waits for what is expected."""
+    """Wait until the only session of a kind shows the expected reason for its wait."""
     while True:
         stats = (await rest(broker, "GET", "/admin/v2/proxy-stats/stats")).json["persistent://public/default/t"]
         (shown,) = stats[kind]

@@ -1,4 +1,4 @@
-"""What producer, consumer and reader sessions share: the queue of received texts, memory, tasks, and the end.
+"""Base of producer, consumer and reader sessions: the queue of received texts, memory, tasks, and the end.
 
 A session is a fault boundary: an unexpected error closes its connection, is logged once and counted. Invariant: when
 `run` has returned, the session uses no memory of the budget, and its producer or consumer is closed.

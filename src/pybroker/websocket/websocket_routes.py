@@ -98,7 +98,7 @@ _PRODUCER_QUERIES = (
 )
 _QUEUE = Query("receiverQueueSize", "messages that are sent without an acknowledgement; at most 1000", int, 1000)
 _CRYPTO = Query(
-    "cryptoFailureAction", "what happens with encrypted messages", str, "FAIL", ("FAIL", "DISCARD", "CONSUME")
+    "cryptoFailureAction", "the treatment of encrypted messages", str, "FAIL", ("FAIL", "DISCARD", "CONSUME")
 )
 _CONSUMER_QUERIES = (
     _TOKEN,

@@ -120,7 +120,7 @@ def rest(data: bytes, *, fin: bool = True) -> Frame:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 1 << 20])
-async def test_texts_arrive_whole_whatever_their_frames_and_pieces(piece_bytes: int) -> None:
+async def test_texts_in_any_frames_and_pieces_arrive_whole(piece_bytes: int) -> None:
     line = Line()
     line.send(
         text(b"one"),
