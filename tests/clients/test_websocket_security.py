@@ -33,6 +33,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "authorizationEnabled": "true",
         "superUserRoles": "admin",
         "anonymousUserRole": "anonymous",
+        "proxyRoles": "proxy",
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
         "brokerClientAuthenticationParameters": f"token:{credentials.token(secret_file.read_bytes(), sub='admin')}",
     }
@@ -45,6 +46,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for role, actions in {"alice": ["produce", "consume"], "writer": ["produce"], "reader": ["consume"]}.items():
             path = f"/admin/v2/namespaces/acme/ns/permissions/{role}"
             assert found.rest("POST", path, "admin", body=actions).status == 204
+        assert (
+            found.rest("POST", "/admin/v2/namespaces/acme/ns/permissions/proxy", "admin", body=["produce"]).status
+            == 204
+        )
         path = "/admin/v2/namespaces/public/default/permissions/anonymous"
         assert found.rest("POST", path, "admin", body=["produce"]).status == 204
         yield found
@@ -85,6 +90,16 @@ async def test_client_certificate_opens_session_with_its_own_permissions(secured
         async with session(secured.url(HTTPS), f"v2/producer/{TOPIC}", ssl=secured.tls("reader")):
             pass
     assert refused.value.status == 403
+
+
+async def test_session_through_proxy_has_role_of_its_client(secured: Secured) -> None:
+    headers = {"Authorization": f"Bearer {secured.token('proxy')}"}
+    path = f"v2/producer/{TOPIC}"
+    assert await refusal(secured, path, additional_headers=headers) in (401, 403)
+    assert await refusal(secured, path, additional_headers={**headers, "X-Original-Principal": "reader"}) == 403
+    options = {"additional_headers": {**headers, "X-Original-Principal": "writer"}}
+    async with session(secured.url(HTTP), path, **options) as producer:
+        assert (await producer.publish(b"x"))["result"] == "ok"
 
 
 async def test_anonymous_session_has_permissions_of_anonymous_role(secured: Secured) -> None:

@@ -144,6 +144,8 @@ class Connection(asyncio.Protocol):
         if self._access.method != "none":
             connect.auth_method_name = self._access.method
             connect.auth_data = await asyncio.to_thread(self._access.auth_data)
+        if self._access.original_principal:
+            connect.original_principal = self._access.original_principal
         if behind_proxy is not None:
             connect.proxy_to_broker_url = behind_proxy.host_and_port
         self.write(frame(command))
@@ -339,15 +341,26 @@ class Connection(asyncio.Protocol):
                 )
 
     def _answer_challenge(self) -> None:
+        """Send the current credentials, because the previous ones expire. Reads them in a thread, because they may come
+        from an identity provider.
+        """
+        reading = asyncio.get_running_loop().run_in_executor(None, self._access.auth_data)
+        reading.add_done_callback(self._send_credentials)
+
+    def _send_credentials(self, reading: asyncio.Future[bytes]) -> None:
+        if reading.cancelled():
+            return
+        error = reading.exception()
+        if self.failure is not None:
+            return
+        if error is not None:
+            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
+            return
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION
         command.authResponse.response.auth_method_name = self._access.method
-        try:
-            command.authResponse.response.auth_data = self._access.auth_data()
-        except ValueError as error:
-            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
-            return
+        command.authResponse.response.auth_data = reading.result()
         self.write(frame(command))
 
     def _look_alive(self) -> None:

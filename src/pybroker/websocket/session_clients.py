@@ -40,9 +40,11 @@ class SessionClients:
     def __len__(self) -> int:
         return sum(map(len, self._clients.values()))
 
-    def access(self, method: str, data: bytes) -> Access:
+    def access(self, method: str, data: bytes, original_principal: str = "") -> Access:
         """Return address and credentials for a session that authenticated with `method` and `data`; `none` for an
-        anonymous session. Raises AccessRefused.
+        anonymous session. `original_principal`: the role of the client, if the credentials are those of a proxy.
+
+        Raises AccessRefused.
         """
         own = replace(
             broker_client_access(self._broker.runtime.config, self._broker.presence.addresses.resolve(None)),
@@ -56,6 +58,7 @@ class SessionClients:
             tls_allow_insecure=own.tls_allow_insecure,
             tls_verify_hostname=own.tls_verify_hostname,
             listener_name=own.listener_name,
+            original_principal=original_principal,
             operation_timeout_s=OPERATION_TIMEOUT_S,
         )
         if method == provider_names.TOKEN:

@@ -181,7 +181,7 @@ class WebSocketRoutes:
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.producer_parameters(_query(call))
-            call.broker.broker_context.authorization.require_produce(topic, call.role)
+            call.broker.broker_context.authorization.require_produce(topic, call.principal)
             return await self._sessions.open_producer(connection, access, topic, parameters)
 
         return await self._open(call, opened)
@@ -201,14 +201,14 @@ class WebSocketRoutes:
         return await self._consume(call, [_parsed(text.strip()) for text in topics.split(",")])
 
     async def _consume(self, call: Call, topics: Sequence[TopicName] | str) -> Response:
-        authorization, role, subscription = (
+        authorization, principal, subscription = (
             call.broker.broker_context.authorization,
-            call.role,
+            call.principal,
             call.name("subscription"),
         )
 
         def may_consume(topic: TopicName) -> None:
-            authorization.require_consume(topic, subscription, role)
+            authorization.require_consume(topic, subscription, principal)
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.consumer_parameters(
@@ -218,7 +218,7 @@ class WebSocketRoutes:
                 keeps_batch_bits=call.config.acknowledgment_at_batch_index_level_enabled,
             )
             if parameters.dead_letters is not None:
-                authorization.require_produce(_parsed(parameters.dead_letters.topic), role)
+                authorization.require_produce(_parsed(parameters.dead_letters.topic), principal)
             if not isinstance(topics, str):
                 for topic in topics:
                     may_consume(topic)
@@ -231,12 +231,12 @@ class WebSocketRoutes:
         `receiverQueueSize`.
         """
         topic = _topic(call)
-        authorization, role = call.broker.broker_context.authorization, call.role
+        authorization, principal = call.broker.broker_context.authorization, call.principal
         subscription = f"reader-{call.runtime.random.getrandbits(40):010x}"
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.reader_parameters(_query(call), subscription)
-            authorization.require_consume(topic, "", role)
+            authorization.require_consume(topic, "", principal)
             return await self._sessions.open_consumer(connection, access, [topic], parameters, lambda _: None)
 
         return await self._open(call, opened)
@@ -261,7 +261,7 @@ class WebSocketRoutes:
             call.headers, call.scope["state"]["peer_certificate"], call.query("token") or ""
         )
         try:
-            return self._sessions.clients.access(call.auth_method, data)
+            return self._sessions.clients.access(call.auth_method, data, call.original_principal)
         except AccessRefused as error:
             raise AdminError(500, f"The broker cannot open WebSocket sessions: {error}") from error
 
