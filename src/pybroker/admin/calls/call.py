@@ -97,6 +97,21 @@ class Call:
         return self._identity.role
 
     @property
+    def expires_at_s(self) -> float | None:
+        """Unix time at which the client's credentials expire; None if never."""
+        return self._identity.expires_at_s
+
+    @property
+    def original_principal(self) -> str:
+        """The role of the client of a proxy; "" without a proxy."""
+        return "" if self._identity.proxy_role is None else self._identity.role or ""
+
+    @property
+    def auth_method(self) -> str:
+        """The method with which the client has authenticated; `none` without authentication."""
+        return self._identity.method
+
+    @property
     def principal(self) -> Principal:
         """Return the role with that of a proxy, for authorization."""
         return self._identity.principal
