@@ -30,16 +30,18 @@ produce    | 401  | 401     | 401     | no    | no   | ok       | no       | ok 
 somewhere  | 401  | 401     | 401     | ok    | no   | ok       | no       | ok    | ok    | ok      | no           | no         | 401
 A          | 401  | 401     | 401     | no    | no   | no       | no       | ok    | ok    | ok      | no           | no         | 401
 S          | 401  | 401     | 401     | no    | no   | no       | no       | no    | ok    | ok      | no           | no         | 401
+both       | 401  | 401     | 401     | no    | no   | no       | no       | ok    | ok    | ok      | no           | no         | 401
+renewal    | 401  | 401     | 401     | no    | no   | no       | no       | no    | ok    | ok      | no           | ok         | 401
 """
 """The answer to each client, by the permission that a call needs.
 
 Permissions have the letters of docs/reference/rest.md; `open`: also without credentials; `somewhere`: to produce to any
-topic. Answers: `ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
+topic; `both`: to produce and to consume; `renewal`: the role of the new credentials, `super`. Answers: `ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
 """
 
 SUFFICIENT = {"P": "consumer", "L": "producer", "C": "consumer", "produce": "producer", "somewhere": "producer"}
 """The role with the fewest permissions that `proxied` names as its original principal; for S and open `super`."""
-SUFFICIENT |= {"A": "admin", "S": "super", "-": "weak", "open": "weak"}
+SUFFICIENT |= {"A": "admin", "both": "admin", "S": "super", "renewal": "super", "-": "weak", "open": "weak"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Client:
     """Empty: no credentials."""
     original: str = ""
     """The original principal that a proxy names; empty: none."""
+
+    @property
+    def connect_fields(self) -> dict[str, Any]:
+        fields = {"auth_method_name": "token", "auth_data": self.token.encode()} if self.token else {}
+        return {**fields, "original_principal": self.original} if self.original else fields
 
     @property
     def headers(self) -> dict[str, str]:
