@@ -20,23 +20,24 @@ PROXY, POOR_PROXY = "proxy", "poor-proxy"
 """A proxy that is a superuser, and a proxy without any permission."""
 
 ANSWERS = """
-permission | none | invalid | expired | other | weak | producer | consumer | admin | super | proxied | proxied-weak | poor-proxy | no-original
-open       | ok   | ok      | ok      | ok    | ok   | ok       | ok       | ok    | ok    | ok      | ok           | ok         | ok
--          | 401  | 401     | 401     | ok    | ok   | ok       | ok       | ok    | ok    | ok      | ok           | ok         | 401
-P          | 401  | 401     | 401     | no    | no   | ok       | ok       | ok    | ok    | ok      | no           | no         | 401
-L          | 401  | 401     | 401     | no    | no   | ok       | ok       | ok    | ok    | ok      | no           | no         | 401
-C          | 401  | 401     | 401     | no    | no   | no       | ok       | ok    | ok    | ok      | no           | no         | 401
-produce    | 401  | 401     | 401     | no    | no   | ok       | no       | ok    | ok    | ok      | no           | no         | 401
-somewhere  | 401  | 401     | 401     | ok    | no   | ok       | no       | ok    | ok    | ok      | no           | no         | 401
-A          | 401  | 401     | 401     | no    | no   | no       | no       | ok    | ok    | ok      | no           | no         | 401
-S          | 401  | 401     | 401     | no    | no   | no       | no       | no    | ok    | ok      | no           | no         | 401
-both       | 401  | 401     | 401     | no    | no   | no       | no       | ok    | ok    | ok      | no           | no         | 401
-renewal    | 401  | 401     | 401     | no    | no   | no       | no       | no    | ok    | ok      | no           | ok         | 401
+permission none invalid expired other weak producer consumer admin super proxied proxied-weak poor-proxy no-original
+open       ok   ok      ok      ok    ok   ok       ok       ok    ok    ok      ok           ok         ok
+-          401  401     401     ok    ok   ok       ok       ok    ok    ok      ok           ok         401
+P          401  401     401     no    no   ok       ok       ok    ok    ok      no           no         401
+L          401  401     401     no    no   ok       ok       ok    ok    ok      no           no         401
+C          401  401     401     no    no   no       ok       ok    ok    ok      no           no         401
+produce    401  401     401     no    no   ok       no       ok    ok    ok      no           no         401
+somewhere  401  401     401     ok    no   ok       no       ok    ok    ok      no           no         401
+both       401  401     401     no    no   no       no       ok    ok    ok      no           no         401
+A          401  401     401     no    no   no       no       ok    ok    ok      no           no         401
+S          401  401     401     no    no   no       no       no    ok    ok      no           no         401
+renewal    401  401     401     no    no   no       no       no    ok    ok      no           ok         401
 """
 """The answer to each client, by the permission that a call needs.
 
-Permissions have the letters of docs/reference/rest.md; `open`: also without credentials; `somewhere`: to produce to any
-topic; `both`: to produce and to consume; `renewal`: the role of the new credentials, `super`. Answers: `ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
+Permissions have the letters of docs/reference/rest.md. Further permissions: `open` also without credentials; `somewhere`
+to produce to any topic; `both` to produce and to consume; `renewal` the role of the new credentials, `super`. Answers:
+`ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
 """
 
 SUFFICIENT = {"P": "consumer", "L": "producer", "C": "consumer", "produce": "producer", "somewhere": "producer"}
@@ -63,6 +64,11 @@ class Client:
     def headers(self) -> dict[str, str]:
         fields = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return {**fields, "X-Original-Principal": self.original} if self.original else fields
+
+
+def client_of(role: str, proxy: str = "", **claims: Any) -> Client:
+    """Return a client with the token of `role`, or of a proxy that names `role`."""
+    return Client(role, _token(proxy or role, **claims), role if proxy else "")
 
 
 def client(name: str, permission: str) -> Client:
@@ -93,7 +99,7 @@ def _token(role: str, **claims: Any) -> str:
 
 def expected_answers() -> dict[str, dict[str, str]]:
     """Return the answers by permission and client."""
-    rows = [[cell.strip() for cell in line.split("|")] for line in ANSWERS.strip().splitlines()]
+    rows = [line.split() for line in ANSWERS.strip().splitlines()]
     columns = rows[0][1:]
     return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows[1:]}
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.protocol.authorization_matrix.clients import TOPIC, Client, client, expected_answers, secured_broker
+from tests.protocol.authorization_matrix.clients import (
+    TOPIC,
+    Client,
+    client,
+    client_of,
+    expected_answers,
+    secured_broker,
+)
 from tests.support.async_client import AsyncClient, BinaryPort, binary_port
 from tests.support.raw_client import CLOSED
 from tests.support.waiting import until
@@ -106,8 +113,7 @@ async def test_every_command_with_every_client() -> None:
         secured_broker(transaction_coordinator_enabled=True) as broker,
         binary_port(broker) as port,
     ):
-        owner = await authenticated(port, client("producer", "-"))
-        foreign = await new_transaction(owner)
+        owner = await authenticated(port, client_of("owner"))
         for row in ROWS:
             for name, answer in answers[row.permission].items():
                 foreign = await new_transaction(owner) if row.permission == "S" else NO_TRANSACTION_ID

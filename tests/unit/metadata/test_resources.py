@@ -203,6 +203,9 @@ class Listener(PolicyListener):
     async def namespace_changed(self, namespace: NamespaceName) -> None:
         self.told.append(namespace)
 
+    async def tenant_changed(self, tenant: str) -> None:
+        self.told.append(tenant)
+
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         self.topic_changed(topic, policies)
 

@@ -1,8 +1,8 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of namespace policies, no producer or consumer without permission stays attached. Its client
-looks up the topic again and is rejected. Topic list watchers without permission receive no more updates. Changes of a
-tenant's administrators take effect only at the next request.
+Invariant: after a change of namespace policies, of a tenant's administrators, or of `superUserRoles`, no producer or
+consumer without permission stays attached. Its client looks up the topic again and is rejected. Topic list watchers
+without permission receive no more updates.
 """
 
 from __future__ import annotations
