@@ -1,8 +1,4 @@
-"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened.
-
-Each check creates the object that the broker would create from the keys, so that both refuse the same values. Entry
-filters are not checked, because they are foreign code.
-"""
+"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened."""
 
 from __future__ import annotations
 
@@ -26,10 +22,7 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`.
-
-    Skip `refused_keys`, whose values are invalid and not used.
-    """
+    """Add contradictions and ineffective settings to `problems`. Skip `refused_keys`, whose values are invalid."""
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [
         AuthenticationService,
@@ -53,7 +46,7 @@ def _check_broker_client(config: BrokerConfig) -> None:
     if config.broker_client_authentication_plugin.rpartition(".")[2] in {"", "AuthenticationDisabled"}:
         raise ConfigError(
             "authenticationEnabled=true with ledgers on BookKeeper needs brokerClientAuthenticationPlugin and"
-            " brokerClientAuthenticationParameters of a super user: the broker is a client of its own cluster"
+            " brokerClientAuthenticationParameters of a superuser: the broker is a client of its own cluster"
         )
 
 
@@ -85,7 +78,6 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raise ConfigError if a configured cluster or namespace name is invalid."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
         problems.found.append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,11 +13,14 @@ from typing import Any
 import pulsar
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.commands import Run, runner, without_a_broker
 from tests.support.credentials import CertificateAuthority
 from tests.support.identity_provider import DISCOVERY, KEYS, TOKEN, IdentityProvider
 from tests.support.raw_client import CLOSED, RawClient, Type
 from tests.support.rest import Answer, call
 
+from pybroker.client.access import Access, oauth2_of
+from pybroker.client.pulsar_client import PulsarClient
 from pybroker.wire import pulsar_api_pb2 as pb
 
 ROLE = "app"
@@ -102,14 +107,14 @@ def test_tokens_that_expire_are_renewed_on_an_open_connection(world: World, topi
     producer = client.create_producer(topic)
     ends_s = time.monotonic() + 30
     count = 0
-    while world.provider.requests[TOKEN] < issued + 3 and time.monotonic() < ends_s:
+    while world.provider.requests[TOKEN] < issued + 2 and time.monotonic() < ends_s:
         producer.send(str(count).encode())
         message = consumer.receive(10_000)
         assert message.data() == str(count).encode()
         consumer.acknowledge(message)
         count += 1
         time.sleep(0.1)
-    assert world.provider.requests[TOKEN] >= issued + 3
+    assert world.provider.requests[TOKEN] >= issued + 2
     client.close()
     log = world.broker.log.read_text()
     assert log.count(f"topic={topic} producer=") == 1, "the producer was opened again"
@@ -193,3 +198,66 @@ def test_other_clients_do_not_wait_for_a_provider_that_does_not_respond(world: W
     assert world.other.requests[DISCOVERY] == fetches + 1, "all clients share one fetch"
     for client in waiting:
         client.close()
+
+
+# --- clients of this project -------------------------------------------------------------------------------------------
+
+
+def oauth2_file(world: World, **changes: str) -> Path:
+    path = world.directory / "oauth2.json"
+    path.write_text(json.dumps(json.loads(world.provider.client_parameters(world.directory)) | changes))
+    return path
+
+
+def access_to(world: World) -> Access:
+    return Access(
+        str(world.broker.ready["broker_url"]),
+        str(world.broker.ready["http_url"]),
+        oauth2=oauth2_of(oauth2_file(world).read_text()),
+        tls_trust_certs_file=str(world.authority.certificate_path),
+    )
+
+
+async def test_asyncio_client_renews_its_tokens(world: World, topic: str) -> None:
+    world.provider.lifetime_s = 2.0
+    issued = world.provider.requests[TOKEN]
+    async with PulsarClient(access_to(world)) as client:
+        consumer = await client.consumer(topic, "s")
+        producer = await client.producer(topic)
+        ends_s = time.monotonic() + 30
+        while world.provider.requests[TOKEN] < issued + 2 and time.monotonic() < ends_s:
+            await producer.send(b"here")
+            await consumer.ack(await consumer.receive(10))
+            await asyncio.sleep(0.1)
+    assert world.provider.requests[TOKEN] >= issued + 2
+    assert world.broker.log.read_text().count(f"topic={topic} producer=") == 1, "the producer was opened again"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    without_a_broker(monkeypatch, str(tmp_path))
+    return runner(capfdbinary)
+
+
+def connection(world: World, **changes: str) -> list[str]:
+    """Return the options of a command that uses client credentials."""
+    options = ["--url", str(world.broker.ready["http_url"]), "--oauth2-file", str(oauth2_file(world, **changes))]
+    return [*options, "--tls-trust-certs-file", str(world.authority.certificate_path)]
+
+
+def test_command_line_uses_client_credentials(world: World, run: Run) -> None:
+    found = run("api", "GET", "/admin/v2/tenants", *connection(world))
+    assert (found.code, found.json) == (0, ["public", "pulsar"])
+    refused = run("api", "GET", "/admin/v2/tenants", *connection(world, audience="elsewhere"))
+    assert refused.code != 0
+    assert "openIDAllowedAudiences" in refused.err
+
+
+def test_identity_provider_that_refuses_a_client_is_named(world: World, run: Run) -> None:
+    key = world.directory / "wrong.json"
+    key.write_text(json.dumps({"client_id": "app", "client_secret": "wrong-secret"}))
+    refused = run("topics", *connection(world, privateKey=key.as_uri()))
+    assert refused.code != 0
+    assert "invalid_client wrong client id or secret" in refused.err
+    assert "wrong-secret" not in refused.err
+    assert "Traceback" not in refused.err

@@ -153,7 +153,7 @@ async def _frozen() -> None:
             ownership_of(each).registry.leader_id = frozen.broker_id  # type: ignore[attr-defined]
         finding = await only_finding(one)
         assert finding["code"] == "bundle-without-owner"
-        assert f"broker {frozen.broker_id}, which assigns it, does not answer" in finding["sentence"]
+        assert f"broker {frozen.broker_id}, which must assign an owner to the bundle of" in finding["sentence"]
         await _give_bundle(cluster, frozen)
         for broker in (one, two):
             finding = await only_finding(broker)

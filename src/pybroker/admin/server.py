@@ -1,9 +1,4 @@
-"""HTTP server: binds the plain and TLS ports, serves on the broker's event loop, and closes within a deadline.
-
-It uses uvicorn's protocol class without uvicorn's server, because the application owns signals and the event loop.
-
-Invariant: after `close`, no connection is open and no request is running.
-"""
+"""HTTP server: binds the plain and TLS ports, serves on the broker's event loop, and closes within a deadline."""
 
 from __future__ import annotations
 
@@ -128,7 +123,7 @@ class HttpServer:
     """HTTP on `webServicePort` and HTTPS on `webServicePortTls`, on the event loop that called `start`."""
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
-        """`tls_context` may be shared with other listeners, so that one refresher serves all of them."""
+        """`tls_context` may be shared with other listeners, so that all of them use the same renewed certificates."""
         self._broker = broker
         self._runtime = broker.runtime
         self._config = broker.runtime.config
@@ -186,8 +181,8 @@ class HttpServer:
         return self._page.kept
 
     def bind(self) -> None:
-        """Bind the ports without serving, so that their addresses can be advertised first. Raises CannotListen with all
-        ports that could not be bound.
+        """Bind the ports without serving, so that their numbers are known first. Raises CannotListen with all ports
+        that could not be bound.
         """
         address, config = self._config.bind_address, self._config
         problems: list[str] = []
@@ -206,7 +201,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Start serving. Binds the ports if `bind` was not called."""
+        """Start serving, after `bind` if it was not called."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()

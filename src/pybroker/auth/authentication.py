@@ -1,4 +1,4 @@
-"""Selection of the authentication provider for a client's credentials.
+"""Authentication of clients: selects the configured provider for a client's credentials.
 
 Invalid credentials are rejected; the client is never treated as anonymous instead. A client is anonymous if its method
 is not configured, `anonymousUserRole` is set, and `strictAuthMethod` is not set.
@@ -121,8 +121,8 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Return the method and credentials of an HTTP request. Sources in this order: Authorization header, token in
-        the query, client certificate.
+        """Return the method and credentials of an HTTP request: from the Authorization header, else the token in the
+        query, else the client certificate.
 
         `headers` must have lower-case names or ignore case. Raises AuthenticationError if the header is malformed.
         """
@@ -142,7 +142,7 @@ class AuthenticationService:
         if method == provider_names.BASIC and method in self._providers:
             data = decoded_base64(text.encode())
             if data is None:
-                raise AuthenticationError("the Authorization header is not valid base64")
+                raise AuthenticationError("the credentials in the Authorization header are not valid Base64")
         return method, data or b""
 
     @property

@@ -1,7 +1,6 @@
 """Authorization checks of the broker, by the configured provider.
 
-The `require` methods raise AuthorizationError with the missing permission. If authorization is disabled, they never
-raise.
+The `require` methods raise AuthorizationError with the missing permission; never if authorization is disabled.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ _PACKAGE = "org.apache.pulsar.broker.authorization."
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Check that the broker can enforce the configured authorization. Raises ConfigError."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
@@ -85,8 +83,8 @@ class AuthorizationService:
         return owner is None or owner == client_role(principal) or self.may_all(principal)
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
-        """Return the holder of fair shares and queue positions for the role of a client. A client without a role is identified by
-        `nameless`, such as its address.
+        """Return the account for fair shares and queues: the role of the client, or `nameless` (such as the address)
+        without a role.
         """
         role = client_role(principal)
         if role is None:
@@ -95,9 +93,7 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     def may_produce_somewhere(self, principal: Principal) -> Generator[None, None, bool]:
-        """Return whether `principal` may produce to at least one topic. Pauses, so that the caller can yield to the event
-        loop.
-        """
+        """Return whether `principal` may produce to at least one topic. Yields after parts of a long search."""
         for each in self._checked(principal):
             if not (yield from self._provider.may_produce_somewhere(each)):
                 return False

@@ -1,8 +1,8 @@
 """Pulsar's authorization: superusers, tenant administrators, and permissions of namespaces and topics.
 
 Superusers may do everything, tenant administrators may do everything within their tenant, and other roles have the
-permissions that are granted on a namespace or topic. Checks read the current policies, so a grant applies from the next
-request on. Errors contain the missing permission.
+permissions that are granted on a namespace or topic. A grant applies from the next request on. Errors contain the
+missing permission.
 """
 
 from __future__ import annotations
@@ -120,16 +120,14 @@ class PulsarAuthorizationProvider(AuthorizationProvider):
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`, of which one would suffice. The text does not reveal
-    whether the namespace exists.
-    """
+    """Return the error for a role that has none of `actions`. The text does not reveal whether the namespace exists."""
     if role is None:
         return without_role(what)
     names = " or ".join(action.value for action in actions)
     call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
     return AuthorizationError(
-        f"role {role!r} {what}: it lacks the permission {names} on namespace {namespace}. "
-        f"An administrator of tenant {namespace.tenant} can grant it: {call}"
+        f"role {role!r} {what}: the permission {names} on namespace {namespace} is missing. "
+        f"An administrator of tenant {namespace.tenant} can grant the permission: {call}"
     )
 
 

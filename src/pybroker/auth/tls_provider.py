@@ -11,7 +11,7 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Provider of the method `tls`. Ignores all credentials in CONNECT and HTTP headers."""
+    """Provider of the method `tls`. Other credentials of the client are ignored."""
 
     method = provider_names.TLS
     name = "AuthenticationProviderTls"

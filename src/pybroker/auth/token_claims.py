@@ -15,7 +15,7 @@ Claims = dict[str, Any]
 
 def check_size(token: bytes) -> None:
     if not token:
-        raise AuthenticationError("no token was sent")
+        raise AuthenticationError("the client sent no token")
     if len(token) > MAX_TOKEN_BYTES:
         raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes", "INVALID_TOKEN")
 
@@ -32,19 +32,19 @@ def json_object(content: bytes) -> Claims | None:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} in a token")
+    raise ValueError(f"the token contains {text}, which is not a JSON number")
 
 
 def require_valid_time(claims: Claims, now_s: float, skew_s: float) -> float | None:
     """Check the validity period of the token. Return its expiry time including `skew_s`, None without one."""
     not_before_s = time_claim(claims, "nbf")
     if not_before_s is not None and now_s + skew_s < not_before_s:
-        raise AuthenticationError("the token is not valid yet", "INVALID_TOKEN")
+        raise AuthenticationError("the token is not valid yet: check its claim nbf and the clocks", "INVALID_TOKEN")
     expires_s = time_claim(claims, "exp")
     if expires_s is None:
         return None
     if now_s - skew_s >= expires_s:
-        raise AuthenticationError("the token has expired", AuthenticationError.EXPIRED)
+        raise AuthenticationError("the token has expired: connect with a new token", AuthenticationError.EXPIRED)
     return expires_s + skew_s
 
 

@@ -1,7 +1,6 @@
 """Authentication method `token`: JSON web tokens, signed with a shared secret or a private key.
 
-Only the algorithms of the configured key's family are accepted. So a public key cannot be misused as a shared secret,
-and unsigned tokens fail. Validity periods are compared with the caller's clock.
+Only the algorithms of the configured key's family are accepted, so a public key cannot be misused as a shared secret.
 """
 
 from __future__ import annotations
@@ -115,9 +114,7 @@ class TokenProvider(AuthenticationProvider):
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """Return the possible secrets: the bytes of the file and, if these are Base64, the decoded bytes, because tools
-    differ.
-    """
+    """Return the possible secrets: the bytes of the file and, if these are Base64, the decoded bytes."""
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
     keys = []

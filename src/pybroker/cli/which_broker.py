@@ -3,9 +3,7 @@
 Options override single values. All others come from one source, so that credentials of one broker are never sent to
 another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
 credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the default profile; the
-environment with a local broker.
-
-No option contains a secret, because shell history and process lists would show it.
+environment with a local broker. No option contains a secret.
 """
 
 from __future__ import annotations
@@ -22,13 +20,14 @@ from urllib.parse import urlsplit
 from pybroker.cli.exit_codes import WrongUsage
 from pybroker.cli.parsed_arguments import seconds
 from pybroker.cli.profiles import Profiles, profiles_path, read_profiles
-from pybroker.client.access import Access, AccessRefused, Secret
+from pybroker.client.access import Access, AccessRefused, OAuth2, Secret, oauth2_of
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ENVIRONMENT = {
     "url": "PULSAR_ADMIN_URL",
     "service_url": "PULSAR_SERVICE_URL",
     "token_file": "PULSAR_TOKEN_FILE",
+    "oauth2_file": "PULSAR_OAUTH2_FILE",
     "listener_name": "PULSAR_LISTENER_NAME",
     "basic_user": "PULSAR_BASIC_USER",
     "basic_password_file": "PULSAR_BASIC_PASSWORD_FILE",
@@ -40,12 +39,13 @@ _SECRETS_IN_ENVIRONMENT = {"token_env": "PULSAR_TOKEN", "basic_password_env": "P
 _OF_OPTIONS = (*_ENVIRONMENT, "tls_allow_insecure")
 _TOKEN = ("token", "token_file", "token_env")
 _PASSWORD = ("basic_password", "basic_password_file", "basic_password_env")
-_CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
+_OAUTH2 = ("oauth2_file", "oauth2_params")
+_CREDENTIALS = (*_TOKEN, *_OAUTH2, *_PASSWORD, "basic_user")
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The selected broker: address, credentials, and their source."""
+    """Selected broker: address, credentials, and their source."""
 
     access: Access
     """An empty `service_url` is requested from the broker."""
@@ -93,6 +93,11 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
     group.add_argument(
         "--token-file", metavar="FILE", help="file with a token (PULSAR_TOKEN_FILE, or the token in PULSAR_TOKEN)"
     )
+    group.add_argument(
+        "--oauth2-file",
+        metavar="FILE",
+        help="JSON file with issuerUrl, privateKey, audience and scope of an identity provider (PULSAR_OAUTH2_FILE)",
+    )
     group.add_argument("--basic-user", metavar="USER", help="user of basic authentication (PULSAR_BASIC_USER)")
     group.add_argument(
         "--basic-password-file",
@@ -124,16 +129,17 @@ def broker_of(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Where:
-    """Return the broker of the command line. `settings` are a settings file's values by profile key."""
+    """Return the broker and credentials of the command line. `settings` are a settings file's values by profile key."""
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
-        raise WrongUsage("--timeout must be longer than 0")
+        raise WrongUsage("--timeout must be more than 0 seconds")
     values, source, _ = _values_of(options, environment, settings or {})
     try:
         access = Access(
             service_url=_checked_url("service_url", values, ("pulsar", "pulsar+ssl")) or "",
             admin_url=_checked_url("url", values, ("http", "https")),
             token=_secret(values, *_TOKEN),
+            oauth2=_oauth2(values),
             basic_user=_text(values, "basic_user"),
             basic_password=_secret(values, *_PASSWORD),
             tls_certificate_file=_text(values, "tls_certificate_file"),
@@ -167,10 +173,8 @@ def _values_of(
 
 
 class SameBroker(NamedTuple):
-    """The parts that must be added to a suggested command, so that it uses the same broker and role in any shell of
-    this user.
-
-    They contain no secret: a token or password from the environment is referenced by its variable.
+    """The options that must be added to a suggested command, so that it uses the same broker and role in any shell of
+    this user. They contain no secret.
     """
 
     variables: str = ""
@@ -179,7 +183,7 @@ class SameBroker(NamedTuple):
     """Options between program and command."""
 
     def command(self, command: str) -> str:
-        """Complete a command that starts with `pybroker`."""
+        """Return the command, which starts with `pybroker`, with these options."""
         program, _, rest = command.partition(" ")
         return f"{self.variables}{program}{self.options} {rest}"
 
@@ -208,7 +212,6 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """Return the keys that another source may add to the given ones: the password of a user, or the user of a password."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()
@@ -246,7 +249,6 @@ def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], s
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
-    """Return the address in `values[key]`. Raises WrongUsage if it contains anything else, such as a password."""
     text = _text(values, key)
     if text is None:
         return None
@@ -275,6 +277,13 @@ def _secret(values: Mapping[str, str | bool], text: str, file: str, variable: st
     if found[0] == text:
         return Secret(text=value)
     return Secret(in_file=value) if found[0] == file else Secret(in_environment=value)
+
+
+def _oauth2(values: Mapping[str, str | bool]) -> OAuth2 | None:
+    file, parameters = _text(values, "oauth2_file"), _text(values, "oauth2_params")
+    if file is not None:
+        parameters = Secret(in_file=file).reveal()
+    return None if parameters is None else oauth2_of(parameters)
 
 
 def _text(values: Mapping[str, str | bool], key: str) -> str | None:

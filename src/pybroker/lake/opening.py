@@ -24,9 +24,8 @@ Readers of an older version have this time to finish.
 
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
-    """Return the table, which need not exist yet.
-
-    `topics`: topics whose positions are loaded with the table (needed by Delta).
+    """Return the table of a pipeline, which need not exist yet. `topics` are the topics whose positions are loaded with
+    the table (needed by Delta).
     """
     if settings.format == "iceberg":
         from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
@@ -74,6 +73,7 @@ def connection_values(settings: LakeSettings) -> dict[str, str]:
         "service_url": settings.service_url,
         "tls_trust_certs_file": settings.tls_trust_certs_file,
         "basic_user": access.basic_user,
+        "oauth2_params": settings.auth_params if access.oauth2 is not None else None,
     }
     for key, secret in (("token", access.token), ("basic_password", access.basic_password)):
         if secret is not None:

@@ -37,7 +37,7 @@ class Listener:
         self._ports: list[tuple[Port | ProxiedPort, BindAddress, ssl.SSLContext | None]] = []
 
     def bind(self, addresses: Iterable[BindAddress], tls: ssl.SSLContext | None) -> None:
-        """Bind the ports without accepting connections. Raises CannotListen; its text contains every port that could
+        """Bind the ports without accepting connections. Raises CannotListen, whose text contains every port that could
         not be bound.
         """
         problems: list[str] = []
@@ -77,8 +77,8 @@ class Listener:
         return connection
 
     async def watch(self) -> None:
-        """Send keep-alive pings, close stalled and late unauthenticated connections, and log summaries of repeated
-        events, until cancelled.
+        """Send keep-alive pings, close stalled connections and connections that do not authenticate in time, and log
+        summaries of repeated events. Runs until cancelled.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_unauthenticated(), name="unauthenticated")
@@ -107,10 +107,9 @@ class Listener:
             self.context.report_repeated_events()
 
     def stop_reading(self) -> None:
-        """Refuse new connections and stop reading existing ones. Received commands are still answered.
+        """Reject new connections and stop reading existing ones. Received commands are still answered.
 
-        Otherwise clients would immediately recreate closed producers and consumers, and thousands of refusals take
-        longer than closing the topics.
+        Otherwise clients would recreate closed producers and consumers while the broker closes its topics.
         """
         self._close_ports()
         self.context.is_stopping = True
@@ -118,7 +117,6 @@ class Listener:
             connection.hold_for_stop()
 
     async def close(self) -> None:
-        """Close all connections after their queued data is written."""
         self.stop_reading()
         for port, _, _ in self._ports:
             if isinstance(port, ProxiedPort):

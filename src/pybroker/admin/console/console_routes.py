@@ -1,8 +1,4 @@
-"""`/admin/v3/console/...`: figures that only the web console needs.
-
-Each call uses the caller's permissions. `rights` returns these permissions; `topics` contains only topics that the
-caller may list.
-"""
+"""`/admin/v3/console/...`: figures that only the web console needs. Each call uses the caller's permissions."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.console.cluster_routes import ClusterRoutes
 from pybroker.admin.console.console_pages import ConsolePages
-from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
+from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, Viewer, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
 from pybroker.broker.explain import bookies
 from pybroker.broker.explain.membership import explain_membership
@@ -29,7 +25,6 @@ from pybroker.version import __version__
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.auth.authentication import Identity
     from pybroker.broker.explain.stuck import StuckTopic
     from pybroker.broker.service import BrokerService
 
@@ -92,7 +87,7 @@ class ConsoleRoutes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, call: Call) -> Response:
-        """List topics of all namespaces that the caller may list, with figures, in pages."""
+        """List the topics of all namespaces that the caller may list, with their rates and backlogs, in pages."""
         asked = _asked(call)
         table = await self.table.current()
         found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
@@ -110,9 +105,8 @@ class ConsoleRoutes:
     async def list_stuck(self, call: Call) -> Response:
         """List stuck topics of this broker in pages, each with its most important finding.
 
-        Blocked topics come first, then the largest backlogs. `explain` of a topic returns all its findings. The list
-        contains topics that the caller may list and consume from. A superuser also gets findings about the whole
-        broker.
+        Blocked topics come first, then the largest backlogs. The list contains topics that the caller may list and
+        consume from. A superuser also gets findings about the whole broker.
         """
         words, (offset, limit) = _words(call), _page(call)
         table = await self.table.current()
@@ -224,22 +218,23 @@ class ConsoleRoutes:
     async def watch_broker(self, call: Call) -> Response:
         """Stream the broker's figures as server-sent events, one point every `consoleSampleIntervalMs`.
 
-        Events: `begin` (names of the figures), `points`, and `end` with the reason. The request must accept
+        Events: `begin` (names of the figures), `points`, `challenge` (the credentials expire at `expiresAt`, Unix
+        milliseconds), and `end` with the reason. The request must accept
         `text/event-stream`.
         """
         call.require_superuser()
         return self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """Stream one topic's figures. The stream does not load the topic; until the topic is loaded, points contain no
-        figures.
+        """Stream one topic's figures as server-sent events. The topic is not loaded for this; points contain no figures
+        while it is not loaded.
         """
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name), lambda: call.require_lookup(name))
 
     async def watch_subscription(self, call: Call) -> Response:
-        """Stream one subscription's figures."""
+        """Stream one subscription's figures as server-sent events."""
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))
@@ -247,19 +242,8 @@ class ConsoleRoutes:
     def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
         if EVENTS not in call.headers.get("accept", ""):
             raise AdminError(406, f"The request needs the header Accept: {EVENTS}")
-        identity: Identity = call.scope[IDENTITY_KEY]
-        clock = self._broker.runtime.clock
-
-        def refusal() -> str | None:
-            if identity.expires_at_s is not None and clock.wall_ms() / 1000 >= identity.expires_at_s:
-                return "the credentials have expired"
-            try:
-                require()
-            except AdminError as error:
-                return error.reason
-            return None
-
-        return LiveStream(self.sampler, subject, call.holder, refusal)
+        viewer = Viewer(self._broker.runtime, call.scope[IDENTITY_KEY], require)
+        return LiveStream(self.sampler, subject, call.holder, viewer)
 
     async def close(self) -> None:
         """End the live streams. Must be called before the server waits for its requests."""

@@ -1,8 +1,7 @@
-"""Live figures: one sampler for all viewers, and a stream of server-sent events per viewer.
+"""Live figures for the web console: one sampler for all viewers, and a stream of server-sent events for each viewer.
 
-Invariants: without viewers there is no task and no timer. A viewer that does not read delays no other viewer, and has
-at most the stored points pending. Viewing does not load a topic. A stream ends when its connection closes, its viewer
-loses the permission, or the broker stops.
+Without viewers, nothing is sampled. A viewer that does not read delays no other viewer. A stream ends when its
+connection closes, its viewer loses the permission, or the broker stops.
 """
 
 from __future__ import annotations
@@ -29,10 +28,12 @@ from pybroker.runtime.tasks import TaskOwner
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 if TYPE_CHECKING:
+    from pybroker.auth.authentication import Identity
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.names import TopicName
+    from pybroker.runtime.runtime import Runtime
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """Also disables buffering in proxies."""
@@ -89,7 +90,7 @@ Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
-    """Subject of live figures: the broker, a topic, or a subscription."""
+    """The broker, topic, or subscription whose figures are sampled."""
 
     topic: TopicName | None = None
     subscription: str | None = None
@@ -100,7 +101,7 @@ class Subject(NamedTuple):
 
 
 class Watched:
-    """Points and viewers of one subject. While the subject is not loaded, a point is `NOT_LOADED`."""
+    """Sampled points and viewers of one subject. A point is `NOT_LOADED` while the subject is not loaded."""
 
     def __init__(self) -> None:
         self.watchers = 0
@@ -125,7 +126,9 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the rates since the previous point; () for an object that was not measured before."""
+        """Return the growth of `counters` per second since the previous sample of the object `of`; () at its first
+        sample.
+        """
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
         if self.measured is of and elapsed_s > 0:
@@ -144,7 +147,7 @@ def disk_of(broker: BrokerService) -> dict[str, float | None]:
 
 
 class LiveSampler:
-    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for requests."""
+    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for running requests."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -175,19 +178,24 @@ class LiveSampler:
     def interval_ms(self) -> int:
         return self._runtime.config.console_sample_interval_ms
 
+    @property
+    def challenge_s(self) -> float:
+        """Time before the expiry of credentials at which the viewer is asked for new ones."""
+        return self._runtime.config.authentication_refresh_check_seconds
+
     def room_of_stream(self) -> Holding:
-        """Reserve the memory of a stream until the stream is closed."""
+        """Reserve the memory of one stream. The caller closes the reservation with the stream."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Add a viewer until `leave`. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
+        """Add a viewer, which `leave` removes. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
         stopping.
         """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
-            raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
+            raise AdminError(503, "The console cannot show live figures: the broker is stopping", RETRY_AFTER_S)
         if not self.shares.may_take(holder, self.limit):
             why = self.shares.refusal(holder, self.limit, "live connections", "consoleMaxLiveConnections")
             raise AdminError(503, f"The console cannot show live figures: {why}", RETRY_AFTER_S)
@@ -210,7 +218,7 @@ class LiveSampler:
             del self._watched[subject]  # drops the points
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder` at their next point. Return their number."""
+        """End all streams of `holder` (role or address) at their next point. Return their number."""
         found = [stream for stream in self._streams if stream.holder.name == holder and not stream.is_ended]
         for stream in found:
             stream.is_ended = True
@@ -263,8 +271,8 @@ class LiveSampler:
             yield
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
-        """Add the sums over all topics to the next point. Topics that were not measured before are omitted, so that
-        loading a topic does not appear as traffic.
+        """Add the sums over all topics to the next point. Topics that were just loaded are omitted, so that their load
+        does not appear as traffic.
         """
         before = watched.totals
         now: Totals = {}
@@ -323,12 +331,36 @@ class LiveSampler:
         )
 
 
-class LiveStream(Response):
-    """Response with the points of one subject as server-sent events, until `refusal` returns a reason."""
+class Viewer:
+    """The caller of a stream: its credentials, and its permission, which may change while the stream is open."""
 
-    def __init__(
-        self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, runtime: Runtime, identity: Identity, require: Callable[[], None]) -> None:
+        self.identity = identity
+        self._runtime = runtime
+        self._require = require
+
+    def expires_within(self, seconds: float) -> bool:
+        return self.identity.expires_within(seconds, self._runtime.clock.wall_ms() / 1000)
+
+    def refusal(self) -> str | None:
+        """Return why the stream must end; None while it may continue."""
+        if self.expires_within(0):
+            return "the credentials have expired"
+        try:
+            self._require()
+        except AdminError as error:
+            return error.reason
+        return None
+
+
+class LiveStream(Response):
+    """Response with the points of one subject as server-sent events, while the viewer has the permission.
+
+    The event `challenge` requests new credentials, authenticationRefreshCheckSeconds before those of the viewer expire.
+    The viewer then opens another stream with new credentials.
+    """
+
+    def __init__(self, sampler: LiveSampler, subject: Subject, holder: Holder, viewer: Viewer) -> None:
         super().__init__(media_type="text/event-stream", headers=HEADERS | UNBUFFERED)
         del self.headers["content-length"]
         self._sampler = sampler
@@ -336,7 +368,7 @@ class LiveStream(Response):
         self.holder = holder
         self.is_ended = False
         """True if an administrator has ended the stream."""
-        self._refusal = refusal
+        self._viewer = viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -355,7 +387,7 @@ class LiveStream(Response):
             sampler.leave(self)
 
     def _why_ended(self) -> str | None:
-        return "an operator has ended it" if self.is_ended else self._refusal()
+        return "an operator has ended it" if self.is_ended else self._viewer.refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:
@@ -364,7 +396,12 @@ class LiveStream(Response):
 
         await event("begin", {"fields": FIELDS[self.subject.kind], "intervalMs": self._sampler.interval_ms})
         seen = 0
+        is_challenged = False
         while (why := self._why_ended()) is None and not self._sampler.is_closed:
+            if not is_challenged and self._viewer.expires_within(self._sampler.challenge_s):
+                is_challenged = True
+                assert self._viewer.identity.expires_at_s is not None
+                await event("challenge", {"expiresAt": round(self._viewer.identity.expires_at_s * 1000)})
             if watched.count > seen:
                 points = watched.since(seen)
                 seen = watched.count
@@ -374,4 +411,4 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-__all__ = ["FIELDS", "LiveSampler", "LiveStream", "Subject"]
+__all__ = ["FIELDS", "LiveSampler", "LiveStream", "Subject", "Viewer"]

@@ -1,8 +1,7 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-Added are connection limits (total and per address); a deadline for request heads, which uvicorn does not enforce while
-data arrives; closing of connections whose client does not read; a read limit per event loop iteration; and the client
-certificate.
+The limits are: connections in total and per address, time for a request head, time in which a client reads nothing, and
+bytes read per event loop iteration.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ _silent.propagate = False
 
 
 class Connections(ServerState):
-    """Open connections and running requests.
-
-    Invariant: `all_closed` is set exactly when no connection is open.
-    """
+    """Open connections and running requests. `all_closed` is set while no connection is open."""
 
     def __init__(self, limit: int, limit_per_address: int, head_timeout_s: float) -> None:
         super().__init__()
@@ -59,7 +55,7 @@ class Connections(ServerState):
 
 
 class HttpProtocol(H11Protocol):
-    """One HTTP connection. `Connections` lists it while it is open."""
+    """One HTTP connection, which `Connections` lists while it is open."""
 
     def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
         """`proxied_client` is the address of the client from the PROXY header of a load balancer."""
@@ -136,8 +132,8 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close the connection if its client does not read. While a response is generated, the writer of the response
-        enforces the deadline instead.
+        """Close the connection if its client has read nothing for `longest_s` seconds. While a response is generated,
+        its writer enforces the deadline instead.
         """
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
@@ -167,10 +163,7 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Limits how much a connection reads per event loop iteration.
-
-    A separate class, because the event loop reads without limit for the protocol class of uvicorn.
-    """
+    """Limits how many bytes a connection reads per event loop iteration."""
 
     def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
         self._connection = HttpProtocol(config, connections, proxied_client)

@@ -1,7 +1,7 @@
-"""Stage that removes entries which consumers never receive: markers, and messages of aborted transactions.
+"""Step of dispatching that removes entries which consumers never receive: markers, and aborted messages.
 
-Markers are messages that brokers write for brokers. They use no permits, and each subscription acknowledges them on
-reading. Like published messages, they have a message id and an index, and are counted as published.
+Markers are messages from broker to broker. They use no permits, and are acknowledged when they are read. Aborted
+messages belong to aborted transactions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
-    """Stage that removes markers and aborted messages. Inspects only entries that may be markers."""
+    """Removes markers and aborted messages from entries that were read."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds
@@ -23,8 +23,8 @@ class Markers(Stage):
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """Acknowledge markers and aborted messages. Return the remaining entries."""
-        hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
-        if hidden:
+        limit = self._read_limit
+        if limit.hidden and (hidden := limit.hidden_among(entries.ledger_id, entries.entry_ids)):
             self._pass_over(entries.ledger_id, list(hidden))
             entries = entries.rows([index for index, each in enumerate(entries.entry_ids) if each not in hidden])
             if not entries.entry_ids:

@@ -1,8 +1,7 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of namespace policies, of a tenant's administrators, or of `superUserRoles`, no producer or
-consumer without permission stays attached. Its client looks up the topic again and is rejected. Topic list watchers
-without permission receive no more updates.
+After a change of namespace policies, of a tenant's administrators, or of `superUserRoles`, producers, consumers and topic
+list watchers without permission are closed.
 """
 
 from __future__ import annotations

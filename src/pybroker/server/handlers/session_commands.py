@@ -1,4 +1,4 @@
-"""CONNECT, AUTH_RESPONSE, PING and PONG; expiry of credentials."""
+"""CONNECT, AUTH_RESPONSE, PING and PONG, and the expiry of credentials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
 def connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Authenticate the client and open the session. A refusal sends ERROR with request id -1 and closes the connection."""
+    """Authenticate the client and open the session. If that fails, send ERROR with request id -1 and close the
+    connection.
+    """
     request = command.connect
     broker = connection.broker
     connection.context.introduced(connection)
@@ -152,7 +154,6 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
-    """Send ERROR and close. `note` is added to the log line only."""
     connection.runtime.stats.connections_failed += 1
     connection.refused("CONNECT", type(error)(f"{error}{note}"))
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
@@ -211,7 +212,7 @@ def _renew(connection: Connection, identity: Identity) -> None:
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Send PONG. Before CONNECT, at most maxPingsBeforeConnect times."""
+    """Send PONG. Before CONNECT, a client may send maxPingsBeforeConnect PINGs."""
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:
