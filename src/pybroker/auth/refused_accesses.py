@@ -9,7 +9,6 @@ Limitations: at most 20 records with a count per minute. The last one has the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -80,12 +79,8 @@ class RefusedAccesses:
         self._runtime = runtime
         self._events = RepeatedEvents(runtime.config.max_client_events_logged_per_minute)
         self._is_interval_running = False
-        self._totals = {(interface, cause): 0 for interface in Interface for cause in Cause}
-
-    @property
-    def totals(self) -> Mapping[tuple[Interface, Cause], int]:
-        """Numbers of refused accesses since the start of the broker."""
-        return self._totals
+        self._totals = runtime.stats.refused_accesses
+        self._totals |= {(interface, cause): 0 for interface in Interface for cause in Cause}
 
     def record(self, access: RefusedAccess) -> None:
         self._totals[access.interface, access.cause] += 1

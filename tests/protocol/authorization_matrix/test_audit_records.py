@@ -147,7 +147,7 @@ async def test_many_refusals_are_counted_by_client_and_cause(records: Records) -
         for _ in range(3):
             await call(broker, client("none", "-"), "GET", STATS)
         assert len(records.of("access.refused")) == 4
-        totals = broker.service.refused_accesses.totals
+        totals = broker.service.runtime.stats.refused_accesses
         assert totals[Interface.HTTP, Cause.AUTHORIZATION] == 5
         assert totals[Interface.HTTP, Cause.AUTHENTICATION] == 3
     counted = records.of("access.refused")[4:]

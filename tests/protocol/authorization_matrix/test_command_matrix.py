@@ -5,6 +5,8 @@ A command of the broker without a row fails the test.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.protocol.authorization_matrix.clients import (
@@ -24,6 +26,9 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
 
 Type = pb.BaseCommand
+SECURITY = Path(__file__).parents[3] / "docs" / "how-to" / "security.md"
+LABELS = {"produce and C": "both", "same role": "renewal"}
+"""Permissions with other names in the document."""
 PRODUCER, CONSUMER, TRANSACTION = "producer", "consumer", "transaction"
 """Objects of the client's own connection."""
 AUTHORIZATION, METADATA, NO_CONSUMER = "AuthorizationError", "MetadataError", "ConsumerNotFound"
@@ -105,6 +110,16 @@ WITHOUT_ANSWER = {"PONG", "SEND", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSA
 def test_every_command_of_the_broker_has_a_row() -> None:
     served = {Type.Type.Name(command) for command in command_table()} | HOT_COMMANDS
     assert {row.command for row in ROWS} == served
+
+
+def test_permissions_of_commands_are_documented() -> None:
+    documented = set()
+    for line in SECURITY.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0] in {*LABELS, "-", "P", "L", "C", "produce", "A", "S"}:
+            permission = LABELS.get(cells[0], cells[0])
+            documented |= {(command, permission) for command in re.findall(r"`([A-Z_]+)`", cells[2])}
+    assert documented == {(row.command, row.permission) for row in ROWS}
 
 
 async def test_every_command_with_every_client() -> None:
