@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from pybroker.admin.server import HttpServer
 from pybroker.auth.authentication import AuthenticationService
-from pybroker.auth.refused_accesses import RefusedAccesses
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.refused_accesses import RefusedAccesses
 from pybroker.broker.context.default_policies import default_policies
 from pybroker.broker.context.presence import Presence
 from pybroker.broker.context.read_leases import ReadLeases
