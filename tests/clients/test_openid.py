@@ -167,6 +167,8 @@ def test_refusals_are_the_same_on_both_protocols_and_counted(world: World) -> No
     assert (answer.status, answer.json["reason"]) == (401, reply["message"])
     metrics = call(str(world.broker.ready["http_url"]) + "/metrics").text
     assert 'provider_name="AuthenticationProviderOpenID",auth_method="token",reason="INVALID_JWT_CLAIM"} ' in metrics
+    assert 'pulsar_expiring_token_minutes_bucket{cluster="standalone",le="5"} ' in metrics
+    assert "pulsar_expired_token_total{" in metrics
     assert (
         'pulsar_authentication_success_total{cluster="standalone",provider_name="AuthenticationProviderOpenID"'
         in metrics
@@ -182,8 +184,12 @@ def test_other_clients_do_not_wait_for_a_provider_that_does_not_respond(world: W
     assert world.connect(world.provider.token())["type"] == "CONNECTED"
     world.other.rotate("ES256", "unreachable")
     ended = threading.Event()
+
+    def wait(_handler: object) -> None:
+        ended.wait(10)
+
     for path in (DISCOVERY, KEYS):
-        world.other.faults[path] = lambda handler: ended.wait(10) and None
+        world.other.faults[path] = wait
     fetches = world.other.requests[DISCOVERY]
     waiting = [RawClient(str(world.broker.ready["broker_url"])) for _ in range(20)]
     for client in waiting:

@@ -30,6 +30,7 @@ from pybroker.auth.token_provider import TokenProvider
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError, Problems
 from pybroker.errors import AuthenticationError, BrokerError
+from pybroker.model.counters import Buckets
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
 
@@ -42,6 +43,8 @@ STEP_TIMEOUT_S = 60.0
 """Maximum time of one step. The limits of the broker's own providers are shorter."""
 MAX_FAILURE_LABELS = 100
 """Maximum number of label sets of the metric of failures. Further reasons of plugins are counted as OTHER."""
+EXPIRING_MINUTES = (5, 10, 60, 240)
+"""Upper bounds of the histogram of remaining lifetimes, those of Pulsar."""
 _HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 _BUILT_IN: dict[str, type[AuthenticationProvider]] = {
     provider_names.TOKEN: TokenProvider,
@@ -67,11 +70,13 @@ class AuthenticationService:
         self.successes: Counter[tuple[str, str]] = Counter()
         """Successful authentications by provider and method."""
         self.failures: Counter[FailureLabels] = Counter()
+        self.expiring_minutes = Buckets(EXPIRING_MINUTES)
+        """Accepted tokens with an expiry time, by their remaining lifetime."""
+        self._environment = ProviderEnvironment(config, clock or Clock())
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, list[AuthenticationProvider]] = {}
         if not self.enabled:
             return
-        environment = ProviderEnvironment(config, clock or Clock())
         problems = Problems()
         classes: list[type[AuthenticationProvider]] = []
         for name in config.authentication_providers:
@@ -80,7 +85,7 @@ class AuthenticationService:
                 if found not in classes:
                     classes.append(found)
                     self._providers.setdefault(found.method, []).append(
-                        plugins.created("authenticationProviders", name, partial(found.create, environment))
+                        plugins.created("authenticationProviders", name, partial(found.create, self._environment))
                     )
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
@@ -161,8 +166,16 @@ class AuthenticationService:
             labels = labels._replace(reason="OTHER")
         self.failures[labels] += 1
 
-    def count_success(self, provider: AuthenticationProvider) -> None:
+    def count_success(self, provider: AuthenticationProvider, identity: Identity) -> None:
         self.successes[provider.name, provider.method] += 1
+        if provider.method == provider_names.TOKEN and identity.expires_at_s is not None:
+            self.expiring_minutes.add((identity.expires_at_s - self._environment.now_s()) / 60)
+
+    @property
+    def expired_tokens(self) -> int:
+        """Tokens that were refused because they have expired."""
+        tokens = (key for key in self.failures if key.method == provider_names.TOKEN)
+        return sum(self.failures[key] for key in tokens if key.reason == AuthenticationError.EXPIRED)
 
     def _all(self) -> list[AuthenticationProvider]:
         return [each for providers in self._providers.values() for each in providers]
@@ -214,15 +227,15 @@ class _Exchange(AuthenticationState):
             if isinstance(found, Challenge):
                 self._candidates = [(provider, state)]
             else:
-                self._service.count_success(provider)
+                self._service.count_success(provider, found)
             return found
-        for provider, error in errors:
-            self._service.count_failure(provider, error)
+        for provider, each in errors:
+            self._service.count_failure(provider, each)
         if len(errors) == 1:
             raise errors[0][1]
-        has_expired = any(error.reason == AuthenticationError.EXPIRED for _, error in errors)
+        has_expired = any(each.reason == AuthenticationError.EXPIRED for _, each in errors)
         raise AuthenticationError(
-            "; ".join(f"{provider.name}: {error}" for provider, error in errors),
+            "; ".join(f"{provider.name}: {each}" for provider, each in errors),
             AuthenticationError.EXPIRED if has_expired else errors[-1][1].reason,
         )
 

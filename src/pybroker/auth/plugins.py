@@ -31,7 +31,8 @@ def plugin(group: str, name: str, key: str, base: type[Provider], built_in: str)
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         raise ConfigError(f"{key}: {name!r} is not a subclass of {base.__module__}.{base.__name__}")
     if isabstract(loaded):
-        raise ConfigError(f"{key}: {name!r} lacks {', '.join(sorted(loaded.__abstractmethods__))}")
+        missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+        raise ConfigError(f"{key}: {name!r} lacks {', '.join(missing)}")
     return loaded
 
 

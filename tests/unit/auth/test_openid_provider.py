@@ -105,13 +105,14 @@ async def test_token_of_each_algorithm_is_accepted(network: Network, algorithm: 
 async def test_role_is_the_text_or_the_first_text_of_a_list(
     issuer: IdentityProvider, claim: str, value: object, role: str
 ) -> None:
-    assert await role_of(provider_of(open_id_role_claim=claim), issuer.token(**{claim: value})) == role
+    assert await role_of(provider_of(open_id_role_claim=claim), issuer.token(**dict[str, Any]({claim: value}))) == role
 
 
 async def test_role_of_a_nested_claim_is_found_by_its_path(issuer: IdentityProvider) -> None:
     provider = provider_of(open_id_role_claim="realm.roles")
     assert await role_of(provider, issuer.token(realm={"roles": ["writer"]})) == "writer"
-    for wrong in ({"roles": {}}, ["roles"], "roles", None, {"roles": [["writer"]]}):
+    wrongs: list[object] = [{"roles": {}}, ["roles"], "roles", None, {"roles": [["writer"]]}]
+    for wrong in wrongs:
         assert "no role in its claim 'realm.roles'" in str(await refusal(provider, issuer.token(realm=wrong)))
 
 
@@ -152,7 +153,7 @@ async def test_one_audience_must_be_allowed(issuer: IdentityProvider, audience: 
     ],
     ids=str,
 )
-async def test_wrong_claim_is_refused(issuer: IdentityProvider, changes: dict[str, object], reason: str) -> None:
+async def test_wrong_claim_is_refused(issuer: IdentityProvider, changes: dict[str, Any], reason: str) -> None:
     assert (await refusal(provider_of(), issuer.token(**changes))).reason == reason
 
 

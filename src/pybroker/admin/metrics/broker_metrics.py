@@ -189,6 +189,8 @@ class BrokerLines:
         authentication, samples = self._broker.authentication, self._samples
         if not authentication.enabled:
             return
+        yield from samples.counter("pulsar_expired_token", authentication.expired_tokens)
+        yield from samples.histogram("pulsar_expiring_token_minutes", authentication.expiring_minutes)
         name = "pulsar_authentication_success"
         yield type_line(name, "counter")
         for (provider, method), total in authentication.successes.items():
