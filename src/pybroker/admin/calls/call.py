@@ -103,6 +103,16 @@ class Call:
         return self._identity.principal
 
     @property
+    def expires_at_s(self) -> float | None:
+        """Unix time at which the client's credentials expire; None if never."""
+        return self._identity.expires_at_s
+
+    @property
+    def auth_method(self) -> str:
+        """The method with which the client has authenticated; `none` without authentication."""
+        return self._identity.method
+
+    @property
     def holder(self) -> Holder:
         """Return the account for fair queues and shares of limited resources: the role of this call, or the client's
         address without a role.
