@@ -252,6 +252,21 @@ async def test_each_listener_is_told_of_every_change_once_it_is_stored(resources
     assert second.told == listener.told
 
 
+async def test_listeners_are_notified_of_changed_and_deleted_tenants(store: MemoryMetadataStore) -> None:
+    resources, other = await started(store), await started(store)
+    listener, listener_of_other = Listener(), Listener()
+    await resources.create_tenant("acme", TenantInfo(["boss"], ["standalone"]))
+    await other.refresh(metadata_paths.tenant("acme"))
+    resources.listen(listener)
+    other.listen(listener_of_other)
+    await resources.update_tenant("acme", TenantInfo([], ["standalone"]))
+    for _ in range(2):  # The second time, nothing has changed.
+        await other.refresh(metadata_paths.tenant("acme"))
+    await resources.delete_tenant("acme")
+    await other.read_again()
+    assert listener.told == listener_of_other.told == ["acme", "acme"]
+
+
 async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: Resources) -> None:
     topic = TopicName.parse("persistent://public/default/t")
 
