@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.protocol.authorization_matrix.clients import TOPIC, Client, client, client_of, secured_broker
 from tests.protocol.authorization_matrix.http_exchange import HttpExchange
+from tests.protocol.authorization_matrix.test_command_matrix import named_type
 from tests.support.async_client import BinaryPort, binary_port
 from tests.support.memory_broker import MemoryBroker
 
@@ -119,7 +120,7 @@ async def test_refused_command_is_one_record(
     records: Records, name: str, operation: str, fields: dict[str, object], expected: Fields
 ) -> None:
     async with secured_broker() as broker, binary_port(broker) as port:
-        await command(port, client(name, "-"), Type.Type.Value(operation), **fields)
+        await command(port, client(name, "-"), named_type(operation), **fields)
     (found,) = records.of("access.refused")
     assert found.pop("reason")
     common = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tests.protocol.authorization_matrix.clients import (
     TOPIC,
@@ -194,8 +194,13 @@ async def prepared(sender: AsyncClient, what: str) -> bool:
     return "error" in found
 
 
+def named_type(command: str) -> pb.BaseCommand.Type:
+    """Return the type of the command with this name."""
+    return cast("pb.BaseCommand.Type", pb.BaseCommand.Type.Value(command))
+
+
 def send(sender: AsyncClient, row: Row, transaction: dict[str, int]) -> int:
-    command, fields = Type.Type.Value(row.command), dict(row.fields)
+    command, fields = named_type(row.command), dict(row.fields)
     if "TXN" in row.command and "tc_id" not in fields:
         fields |= transaction
     if row.command == "AUTH_RESPONSE":

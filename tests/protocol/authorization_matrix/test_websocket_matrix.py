@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.protocol.authorization_matrix.clients import (
     POOR_PROXY,
@@ -71,7 +71,7 @@ async def call(broker: EmbeddedBroker, method: str, path: str, who: Client, body
 async def secured_service() -> AsyncIterator[EmbeddedBroker]:
     """Yield a broker with the WebSocket service, and the roles of the matrix."""
     root = client_of("super")
-    settings = {
+    settings: dict[str, Any] = {
         "webSocketServiceEnabled": True,
         "authenticationEnabled": True,
         "authenticationProviders": "token",
@@ -103,7 +103,7 @@ async def test_every_websocket_path_with_every_client() -> None:
         for path, row in ROWS.items():
             for name, answer in expected_answers()[row.permission].items():
                 names = {**NAMES, "subscription": f"s-{name}"}
-                url = re.sub(r"\{(\w+)(:path)?\}", lambda match, names=names: names[match[1]], path)
+                url = re.sub(r"\{(\w+)(?::path)?\}", r"{\1}", path).format_map(names)
                 query = "?topics=persistent://acme/ns/t" if path.startswith("/ws/v3") else ""
                 fields = HANDSHAKE if path.startswith("/ws/") else {}
                 status = await call(broker, "GET", url + query, client(name, row.permission), **fields)
