@@ -38,11 +38,16 @@ renewal    401  401     401     no    no   no       no       no    ok    ok     
 Permissions have the letters of docs/reference/rest.md. Further permissions: `open` also without credentials; `somewhere`
 to produce to any topic; `both` to produce and to consume; `renewal` the role of the new credentials, `super`. Answers:
 `ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
+
+Clients: `other` administers another tenant; `weak` has no permission; `producer` and `consumer` have one on the namespace;
+`admin` administers the tenant; `super` is a superuser. A superuser that is a proxy names as original principal the role of
+`SUFFICIENT` (`proxied`), `weak` (`proxied-weak`), or none (`no-original`); `poor-proxy` has no permission and names the
+role of `SUFFICIENT`.
 """
 
 SUFFICIENT = {"P": "consumer", "L": "producer", "C": "consumer", "produce": "producer", "somewhere": "producer"}
-"""The role with the fewest permissions that `proxied` names as its original principal; for S and open `super`."""
 SUFFICIENT |= {"A": "admin", "both": "admin", "S": "super", "renewal": "super", "-": "weak", "open": "weak"}
+"""The role with the fewest permissions that is not refused, by permission."""
 
 
 @dataclass(frozen=True)

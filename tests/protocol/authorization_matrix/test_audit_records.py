@@ -42,14 +42,14 @@ def records() -> Iterator[Records]:
     logger.removeHandler(handler)
 
 
-async def call(broker: MemoryBroker, who: Client, method: str, path: str, body: object = None) -> int:
+async def call(broker: MemoryBroker, caller: Client, method: str, path: str, body: object = None) -> int:
     async with HttpExchange(broker.port) as http:
-        return (await http.send(method, path, body, who.headers)).status
+        return (await http.send(method, path, body, caller.headers)).status
 
 
-async def command(port: BinaryPort, who: Client, command_type: pb.BaseCommand.Type, **fields: object) -> None:
+async def command(port: BinaryPort, caller: Client, command_type: pb.BaseCommand.Type, **fields: object) -> None:
     sender = await port.open()
-    sender.send(Type.CONNECT, client_version="test", protocol_version=21, **who.connect_fields)
+    sender.send(Type.CONNECT, client_version="test", protocol_version=21, **caller.connect_fields)
     if (await sender.next())["type"] == "CONNECTED":
         assert "error" in await sender.request(command_type, **fields)
 

@@ -139,9 +139,9 @@ async def test_every_command_with_every_client() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-async def authenticated(port: BinaryPort, who: Client) -> AsyncClient:
+async def authenticated(port: BinaryPort, caller: Client) -> AsyncClient:
     found = await port.open()
-    found.send(Type.CONNECT, client_version="test", protocol_version=21, **who.connect_fields)
+    found.send(Type.CONNECT, client_version="test", protocol_version=21, **caller.connect_fields)
     assert (await found.next())["type"] == "CONNECTED"
     return found
 
@@ -153,11 +153,11 @@ async def new_transaction(sender: AsyncClient) -> dict[str, int]:
     return {"txnid_most_bits": 0, "txnid_least_bits": int(opened["txnid_least_bits"])}
 
 
-async def outcome(port: BinaryPort, row: Row, who: Client, foreign: dict[str, int]) -> str:
+async def outcome(port: BinaryPort, row: Row, caller: Client, foreign: dict[str, int]) -> str:
     """Return "ok", "not connected", or the answer to a refused command: an error code, or `ENDED`."""
     sender = await port.open()
     try:
-        sender.send(Type.CONNECT, client_version="test", protocol_version=21, **who.connect_fields)
+        sender.send(Type.CONNECT, client_version="test", protocol_version=21, **caller.connect_fields)
         connected = await sender.next()
         if connected["type"] != "CONNECTED":
             assert connected["error"] in {"AuthenticationError", AUTHORIZATION}, connected

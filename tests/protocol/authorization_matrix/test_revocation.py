@@ -109,12 +109,12 @@ async def test_revoked_permission_closes_what_the_client_has_open(what: str) -> 
     async with secured_broker(console_sample_interval_ms=100) as broker, binary_port(broker) as port:
         for each in case.granting:
             await call(broker, *each)
-        who = client_of(case.role, case.proxy)
+        caller = client_of(case.role, case.proxy)
         sender = await port.open()
-        sender.send(Type.CONNECT, client_version="test", protocol_version=21, **who.connect_fields)
+        sender.send(Type.CONNECT, client_version="test", protocol_version=21, **caller.connect_fields)
         assert (await sender.next())["type"] == "CONNECTED"
         await attached(sender, case)
-        async with event_stream(broker, who.headers) as stream, asyncio.timeout(10):
+        async with event_stream(broker, caller.headers) as stream, asyncio.timeout(10):
             await call(broker, *case.revoking)
             closed = {(await sender.next())["type"] for _ in range(2)}
             assert closed == {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}

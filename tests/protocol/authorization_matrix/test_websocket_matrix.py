@@ -62,9 +62,11 @@ NAMESPACE = "/admin/v2/namespaces/acme/ns"
 GRANTS = {"producer": ["produce"], "consumer": ["consume"], "alice": ["produce", "consume"]}
 
 
-async def call(broker: EmbeddedBroker, method: str, path: str, who: Client, body: object = None, **headers: str) -> int:
+async def call(
+    broker: EmbeddedBroker, method: str, path: str, caller: Client, body: object = None, **headers: str
+) -> int:
     async with HttpExchange(int(broker.admin_url.rpartition(":")[2])) as http:
-        return (await http.send(method, path, body, {**who.headers, **headers})).status
+        return (await http.send(method, path, body, {**caller.headers, **headers})).status
 
 
 @asynccontextmanager
