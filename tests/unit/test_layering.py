@@ -368,7 +368,7 @@ PURE = (
     "auth.token_claims",
     "config.dynamic",
     "config.only_in_pulsar",
-    "server.repeated_events",
+    "runtime.repeated_events",
     "server.handler",
     "server.handlers.authorization_errors",
     "server.outbox_shares",

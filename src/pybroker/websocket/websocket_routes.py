@@ -201,11 +201,8 @@ class WebSocketRoutes:
         return await self._consume(call, [_parsed(text.strip()) for text in topics.split(",")])
 
     async def _consume(self, call: Call, topics: Sequence[TopicName] | str) -> Response:
-        authorization, principal, subscription = (
-            call.broker.broker_context.authorization,
-            call.principal,
-            call.name("subscription"),
-        )
+        authorization, principal = call.broker.broker_context.authorization, call.principal
+        subscription = call.name("subscription")
 
         def may_consume(topic: TopicName) -> None:
             authorization.require_consume(topic, subscription, principal)

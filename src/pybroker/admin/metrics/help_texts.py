@@ -401,6 +401,7 @@ _OWN = {
     "connections_limit": "Connections of clients that file descriptors allow (fileDescriptorsReserve).",
     "connections_refused_total": "Connections of clients closed at once because of pybroker_connections_limit.",
     "client_refusals_total": "Refused commands of clients of the binary protocol, by command and cause.",
+    "refused_accesses_total": "Requests refused for wrong credentials or a missing permission, by interface and cause.",
     "displaced_connections_total": "Connections closed in favour of others before they had sent CONNECT.",
     "cache_hit_entries_total": "Entries that reads found in the cache.",
     "cache_missed_reads_total": "Reads that found nothing in the cache.",
