@@ -28,7 +28,7 @@ STAMP := .venv/.installed
 SPARK_STAMP := .venv/.installed-spark
 DOCS_STAMP := .venv/.installed-docs
 # Compiled at installation where there is a C compiler.
-COMPILED := $(wildcard src/pybroker/*/*.c)
+COMPILED := $(wildcard src/pybroker/*/*.c src/pybroker/*/*.h)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # The oldest that pyproject.toml allows.
 OLDER_PYSPARK := .venv/older-pyspark/4.0.0
