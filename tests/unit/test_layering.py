@@ -26,7 +26,10 @@ SERVICES = ("managed_ledger", "backup", "client", "auth", "cluster", "schema", "
 # The schema modules that read definitions, without a registry.
 SCHEMA_RULES = ("schema.avro", "schema.key_value", "schema.protobuf_native", "schema.schema_data")
 # The wire modules that describe stored entries.
-ENTRY_RULES = "core entry_columns entry_metadata transaction_metadata broker_entry_metadata entry_builder compression entry_view pulsar_api_pb2"
+ENTRY_RULES = (
+    "core entry_columns entry_metadata transaction_metadata broker_entry_metadata entry_builder compression entry_view"
+    " pulsar_api_pb2"
+)
 ENTRIES = tuple(f"wire.{name}" for name in ENTRY_RULES.split())
 BROKER = (*STORES, "version", "process", *SERVICES, "dispatch", *ENTRIES)
 # The analytics packages. The broker and its edges never import them; these are the only other packages that do.

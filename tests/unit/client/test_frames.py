@@ -22,7 +22,7 @@ def message_frame(
     ack_set: tuple[int, ...] = (),
     epoch: int = -1,
 ) -> bytes:
-    bits = [[*ack_set]] if ack_set else None
+    bits: list[list[int] | None] | None = [[*ack_set]] if ack_set else None
     return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, epoch, 3)[0])
 
 

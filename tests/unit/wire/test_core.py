@@ -170,10 +170,11 @@ def test_scan_acks_leaves_unusual_commands_to_python(command: pb.BaseCommand) ->
 def test_decoder_yields_after_the_limit_of_small_commands(scanner: Any) -> None:
     decoder = Decoder(scanner)
     decoder.accept_messages(MAX_FRAME_BYTES, MAX_BATCH_MESSAGES, 1000)
-    events: list[Any] = decoder.feed(b"".join(frame(ack(3, (5, entry))) for entry in range(MAX_SMALL_COMMANDS + 7)))
+    events: list[Any] = []
+    events += decoder.feed(b"".join(frame(ack(3, (5, entry))) for entry in range(MAX_SMALL_COMMANDS + 7)))
     assert [event.groups for event in events] == [[(5, list(range(MAX_SMALL_COMMANDS)))]]
     assert decoder.has_more
-    events = decoder.feed(b"")
+    events[:] = decoder.feed(b"")
     assert [event.groups for event in events] == [[(5, list(range(MAX_SMALL_COMMANDS, MAX_SMALL_COMMANDS + 7)))]]
     assert not decoder.has_more
 
@@ -310,6 +311,7 @@ def test_wrong_types_are_errors(function: str, arguments: tuple[Any, ...]) -> No
 
 @needs_compiler
 def test_missing_list_elements_are_errors() -> None:
-    for lists in (([1, 2], [b""], None, None), ([1], [b""], [], None), ([1], [b""], None, [])):
+    wrong: list[tuple[Any, ...]] = [([1, 2], [b""], None, None), ([1], [b""], [], None), ([1], [b""], None, [])]
+    for lists in wrong:
         with pytest.raises(IndexError):
             COMPILED.messages(1, 1, *lists, -1, -1)
