@@ -103,4 +103,6 @@ def _compiled() -> Core | None:
 
 
 COMPILED = _compiled()
-DESCRIPTION = "pure Python" if COMPILED is None else f"compiled, CRC32C: {COMPILED.CRC32C}"
+IMPLEMENTATION = "python" if COMPILED is None else "compiled"
+CRC32C = "library" if COMPILED is None else COMPILED.CRC32C
+"""The implementation of CRC32C for messages: `library` (the package crc32c), `sse4.2` or `software`."""

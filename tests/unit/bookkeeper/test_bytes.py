@@ -22,7 +22,7 @@ from pybroker.bookkeeper.errors import (
 )
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
-from pybroker.bookkeeper.protocol.entry_format import DigestType, EntryFormat
+from pybroker.bookkeeper.protocol.entry_format import DigestType, Entry, EntryFormat
 from pybroker.bookkeeper.protocol.frames import (
     ADD,
     BATCH_READ,
@@ -48,6 +48,7 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
     start_tls_request,
 )
 from pybroker.bookkeeper.quorums import Quorums
+from pybroker.wire.core import COMPILED
 
 LIMIT = 100_000
 DIGESTS = list(DigestType)
@@ -179,6 +180,36 @@ def test_random_entry_raises_damaged_entry_only(digest_type: DigestType, stored:
         EntryFormat(3, digest_type, b"").unpack(stored, 5)
     except DamagedEntry:
         pass
+
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the core of wire is not compiled here")
+@given(
+    data=st.data(),
+    ids=st.tuples(st.integers(0, 9), st.integers(-2, 9), st.integers(-2, 99)),
+    payload=st.binary(max_size=60),
+)
+def test_compiled_core_equals_python(data: st.DataObject, ids: tuple[int, int, int], payload: bytes) -> None:
+    compiled = EntryFormat(3, DigestType.CRC32C, b"secret")
+    python = EntryFormat(3, DigestType.CRC32C, b"secret", None)
+    fields = data.draw(st.tuples(INT64, INT64, INT64))
+    assert compiled.pack_add(*fields, payload) == python.pack_add(*fields, payload)
+    stored = bytearray(python.pack(*ids, payload))
+    if data.draw(st.booleans()):
+        del stored[data.draw(st.integers(0, len(stored))) :]
+    if stored and data.draw(st.booleans()):
+        stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1
+    entry_id = data.draw(st.one_of(st.just(ids[0]), st.none(), st.integers(0, 9)))
+    assert unpacked(compiled, bytes(stored), entry_id) == unpacked(python, bytes(stored), entry_id)
+
+
+def unpacked(format_: EntryFormat, stored: bytes, entry_id: int | None) -> Entry | str:
+    try:
+        return format_.unpack(stored, entry_id)
+    except DamagedEntry as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("digest_type", DIGESTS)

@@ -27,7 +27,7 @@ MAX_BATCH_MESSAGES = 1000
 
 @pytest.mark.parametrize(("value", "is_pure"), [("1", True), ("yes", True), ("0", False), ("", False)])
 def test_environment_selects_pure_python(value: str, is_pure: bool) -> None:
-    code = "from pybroker.wire import core; print(core.COMPILED is None, core.DESCRIPTION)"
+    code = "from pybroker.wire import core; print(core.COMPILED is None, core.IMPLEMENTATION, core.CRC32C)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {core.PURE_PYTHON_VARIABLE: value},
@@ -36,7 +36,7 @@ def test_environment_selects_pure_python(value: str, is_pure: bool) -> None:
         text=True,
     )
     if is_pure:
-        assert done.stdout == "True pure Python\n"
+        assert done.stdout == "True python library\n"
     else:
         assert done.stdout.split()[0] == str(not_built())
 
