@@ -38,6 +38,7 @@ LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this 
 CONTAINER_LOCK_HEAD := \# Exact versions and hashes of a broker in a container. Written by `make lock` and `make lock-container`.
 ARGS ?=
 SEED ?= 1
+SEEDS ?= 200
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 export PULSAR_BASELINE_HOME
 
@@ -62,6 +63,8 @@ help:
 	@echo 'make ci                    all lanes, as in CI'
 	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
+	@echo 'make test-both SEEDS=n     the unit tests of wire and model, and n seeds of the simulator, with the compiled core and with pure Python'
+	@echo 'make sanitize ARGS=...     fuzz tests of the compiled core under the sanitizers of the compiler, ARGS="--seconds 600"'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
@@ -197,6 +200,14 @@ test-older-pyspark: $(OLDER_PYSPARK)/.installed
 fuzz: $(STAMP)
 	test ! -d tests/fuzz || FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/fuzz --hypothesis-seed=$(SEED) $(ARGS) || test $$? -eq 5
 
+.PHONY: sanitize
+sanitize: $(STAMP)
+	$(BIN)/python -m tools.sanitize --seed $(SEED) $(ARGS)
+
+.PHONY: test-both
+test-both: $(STAMP)
+	$(BIN)/python -m tools.both_builds --workers $(WORKERS) --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+
 .PHONY: bench
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.bench $(ARGS)
@@ -217,7 +228,6 @@ sample-directories: $(STAMP)
 storm: $(STAMP)
 	$(BIN)/python -m tests.storm.run --seed $(SEED) $(ARGS)
 
-SEEDS ?= 200
 .PHONY: simulate
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulate --seed $(SEED) --seeds $(SEEDS) $(ARGS)

@@ -100,7 +100,7 @@ static PyObject *scan_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
         !signed_of(args[3], &max_batch_messages)) {
         return NULL;
     }
-    if (!read_send(data, max_frame_bytes, max_batch_messages, &send)) {
+    if (!read_send(data, max_frame_bytes, max_batch_messages, NULL, &send)) {
         Py_RETURN_NONE;
     }
     const uint8_t *start = data.pos;
@@ -118,7 +118,7 @@ static PyObject *scan_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
         }
         size_bytes += send.message.end - send.message.pos;
         data.pos = send.message.end;
-    } while (read_send(data, max_frame_bytes, max_batch_messages, &send) && send.producer_id == producer_id);
+    } while (read_send(data, max_frame_bytes, max_batch_messages, &producer_id, &send));
     return Py_BuildValue("nKnNNNN", (Py_ssize_t)(data.pos - start), (unsigned long long)producer_id, size_bytes, sequence_ids,
                          highest, counts, payloads);
 failed:

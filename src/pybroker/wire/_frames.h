@@ -471,8 +471,10 @@ typedef struct {
     Cursor message; /* the entry to store */
 } Send;
 
-/* A usual SEND: no transaction, chunk or marker, with a correct checksum, and not too many messages for its size. */
-static int read_send(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_messages, Send *send) {
+/* A usual SEND: no transaction, chunk or marker, with a correct checksum, and not too many messages for its size.
+ * `only_producer`: NULL, or the only producer id that is accepted. The checksum comes last, because it costs most. */
+static int read_send(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_messages, const uint64_t *only_producer,
+                     Send *send) {
     Frame frame;
     Cursor metadata;
     uint64_t ignored;
@@ -480,7 +482,7 @@ static int read_send(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_me
     if (!read_frame(data, max_frame_bytes, 6, 0x32, &frame)) {
         return 0;
     }
-    send->highest_sequence_id = 0;
+    send->producer_id = send->highest_sequence_id = 0;
     for (Cursor *command = &frame.command; command->pos < command->end;) {
         int is_read;
         switch (*command->pos++) {
@@ -504,6 +506,9 @@ static int read_send(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_me
         if (!is_read) {
             return 0;
         }
+    }
+    if (only_producer != NULL && send->producer_id != *only_producer) {
+        return 0;
     }
     const uint8_t *p = frame.rest.pos;
     size_t size = (size_t)(frame.rest.end - p);

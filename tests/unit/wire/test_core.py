@@ -315,3 +315,37 @@ def test_missing_list_elements_are_errors() -> None:
     for lists in wrong:
         with pytest.raises(IndexError):
             COMPILED.messages(1, 1, *lists, -1, -1)
+
+
+@needs_compiler
+def test_functions_release_all_that_they_allocate() -> None:
+    entries_found = [message(metadata(partition_key="k"), b"x" * 100), b"", message(metadata(uuid="u"))]
+    batch = message(metadata(num_messages_in_batch=2), bytes(50))
+    stream = b"".join(frame(send(300, 1 << 40), each) for each in (entries_found[0], batch))
+    acks = frame(ack(300, (1 << 40, 1 << 41), (1 << 42, 5))) * 3
+    large = [b"x" * (16 * 1024), b"y", b"z" * (16 * 1024)]
+    sequence_ids, epochs = [1 << 40, 1 << 41], 1 << 40
+    wrong: list[tuple[Any, ...]] = [([1], [5], None, None), ([1, 2], [b""], None, None), ([1], [b""], None, [["x"]])]
+
+    def call_all() -> None:
+        COMPILED.scan_sends(stream, 0, MAX_FRAME_BYTES, MAX_BATCH_MESSAGES)
+        COMPILED.scan_acks(acks, 0, MAX_FRAME_BYTES, 10)
+        COMPILED.scan_flow(frame(flow(300, 70_000)), 0, MAX_FRAME_BYTES)
+        COMPILED.send_receipts(300, sequence_ids, sequence_ids, 1 << 40, 1 << 40)
+        COMPILED.messages(300, 1 << 40, range(3), large, [0, 1, 300], [None, [1 << 40], []], epochs, 300)
+        for arguments in wrong:
+            try:  # pytest.raises keeps frames until the next garbage collection
+                COMPILED.messages(1, 1, *arguments, -1, -1)
+            except (TypeError, IndexError):
+                pass
+        for name, decide in COLUMNS:
+            getattr(COMPILED, name)(decide, entries_found)
+        COMPILED.unpack_ledger_entry(COMPILED.pack_ledger_add(b"", 1, 1, 0, 99, b"payload")[4:], 1, 1)
+        COMPILED.checksum(large[0], 0)
+
+    for _ in range(100):
+        call_all()
+    before = sys.getallocatedblocks()
+    for _ in range(300):
+        call_all()
+    assert sys.getallocatedblocks() - before < 150
