@@ -240,6 +240,39 @@ def test_damaged_streams_and_entries_give_equal_results() -> None:
     compare(int(os.environ.get("FUZZ_SEED", "1")), STREAMS)
 
 
+class _Counting:
+    """The compiled scanner, with the number of its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += 1
+        return getattr(COMPILED, name)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [frame(send(1, 5), message(metadata())), frame(send(2, 5), message(metadata()))],
+        [frame(send(1, 5), message(metadata(), checksum="bad"))],
+        [frame(send(1, 5, is_chunk=True), message(metadata())), frame(send(1, 5), message(metadata()))],
+        [frame(ack(1, (7, 5))), frame(ack(2, (7, 5)))],
+        [frame(ack(1, (7, 5), request_id=3)), frame(flow(1, 5))],
+    ],
+    ids=["two producers", "wrong checksums", "chunks", "two consumers", "receipts and permits"],
+)
+def test_worst_alternation_costs_at_most_one_scan_per_frame(kinds: list[bytes]) -> None:
+    """A scan reads its frames and at most one more, so the cost is linear in the bytes."""
+    scanner: Any = _Counting()
+    decoder = Decoder(scanner)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
+    decoder.feed(b"".join(kinds * 50))
+    while decoder.has_more:
+        decoder.feed(b"")
+    assert 0 < scanner.calls <= 50 * len(kinds)
+
+
 # --- mutants -----------------------------------------------------------------------------------------------------------
 
 
