@@ -209,28 +209,20 @@ class Decoder:
                     if scanner is not None:
                         scanned = scanner.scan_sends(data, pos, max_frame, self._max_batch_messages)
                         if scanned is not None:
-                            if scanned[1] != run_producer_id:
+                            frames_bytes, producer_id, run_bytes, ids, highest_ids, counts, messages = scanned
+                            if producer_id != run_producer_id:
                                 ack = None
-                                run_producer_id = scanned[1]
-                                run = SendRun(run_producer_id)
+                                run_producer_id = producer_id
+                                run = SendRun(producer_id)
                                 events.append(run)
                                 sequence_ids = run.sequence_ids
                                 highest_sequence_ids = run.highest_sequence_ids
                                 message_counts = run.message_counts
                                 payloads = run.payloads
-                            (
-                                frames_bytes,
-                                _,
-                                run_bytes,
-                                scanned_ids,
-                                scanned_highest,
-                                scanned_counts,
-                                scanned_payloads,
-                            ) = scanned
-                            sequence_ids += scanned_ids
-                            highest_sequence_ids += scanned_highest
-                            message_counts += scanned_counts
-                            payloads += scanned_payloads
+                            sequence_ids += ids
+                            highest_sequence_ids += highest_ids
+                            message_counts += counts
+                            payloads += messages
                             run.size_bytes += run_bytes
                             pos += frames_bytes
                             continue
