@@ -78,6 +78,7 @@ static uint64_t check(Cursor data) {
     Ack ack;
     Frame frame;
     LedgerEntry entry;
+    Answer answer;
     Cursor metadata, rest = data;
     while (read_send(rest, MAX_FRAME, 1000, NULL, &send)) {
         rest.pos = send.message.end;
@@ -94,6 +95,9 @@ static uint64_t check(Cursor data) {
         taken += (uint64_t)read_flow(frame.command, &first, &value);
     }
     taken += (uint64_t)read_ledger_entry(data, 7, 7, &entry);
+    for (rest = data; read_answer(rest, MAX_FRAME, &answer); taken++) {
+        rest.pos = answer.body.end;
+    }
     /* The message of a SEND, and the whole input as an entry. */
     Cursor spans[2] = {data, data};
     if (data.end - data.pos >= 8 && big32(data.pos + 4) <= (uint64_t)(data.end - data.pos) - 8) {

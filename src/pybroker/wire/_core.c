@@ -563,6 +563,32 @@ static PyObject *unpack_ledger_entry(PyObject *module, PyObject *const *args, Py
     return Py_BuildValue("LLN", (long long)entry.last_confirmed, (long long)entry.length_bytes, bytes_from(entry.payload));
 }
 
+static PyObject *scan_ledger_answers(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    Cursor data;
+    uint64_t max_frame_bytes;
+    Answer answer;
+    (void)module;
+    if (!check_count(count, 2) || !bytes_of(args[0], &data) || !number_of(args[1], &max_frame_bytes)) {
+        return NULL;
+    }
+    const uint8_t *start = data.pos;
+    PyObject *answers = PyList_New(0);
+    if (answers == NULL) {
+        return NULL;
+    }
+    while (read_answer(data, max_frame_bytes, &answer)) {
+        PyObject *body = bytes_from(answer.body);
+        if (body == NULL ||
+            !append(answers, Py_BuildValue("iiLLiN", answer.operation, (int)answer.code, (long long)answer.ledger_id,
+                                           (long long)answer.entry_id, -1, body))) {
+            Py_DECREF(answers);
+            return NULL;
+        }
+        data.pos = answer.body.end;
+    }
+    return Py_BuildValue("nN", (Py_ssize_t)(data.pos - start), answers);
+}
+
 /* --- The module ----------------------------------------------------------------------------------------------------------- */
 
 static PyObject *checksum(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -591,6 +617,7 @@ static PyMethodDef functions[] = {
     FUNCTION(scan_sends),       FUNCTION(scan_acks),       FUNCTION(scan_flow),           FUNCTION(send_receipts),
     FUNCTION(messages),         FUNCTION(key_hashes),      FUNCTION(deliver_at_times),    FUNCTION(message_counts),
     FUNCTION(markers),          FUNCTION(chunks),          FUNCTION(pack_ledger_add),     FUNCTION(unpack_ledger_entry),
+    FUNCTION(scan_ledger_answers),
     FUNCTION(checksum),         FUNCTION(software_checksum), {NULL, NULL, 0, NULL},
 };
 

@@ -672,4 +672,36 @@ static int read_ledger_entry(Cursor stored, int64_t ledger_id, int64_t entry_id,
            crc32c(crc32c(0, p, LEDGER_HEADER_BYTES), entry->payload.pos, size) == big32(p + LEDGER_HEADER_BYTES);
 }
 
+#define ANSWER_BYTES 24 /* after the size: version and operation, code, ledger, entry */
+#define ADD_ANSWER 0x02010000u
+#define READ_ANSWER 0x02020000u
+
+typedef struct {
+    int operation;
+    int32_t code;
+    int64_t ledger_id, entry_id;
+    Cursor body;
+} Answer;
+
+/* The whole answer to an ADD or a READ of protocol version 2 at the start of `data`. */
+static int read_answer(Cursor data, uint64_t max_frame_bytes, Answer *answer) {
+    const uint8_t *p = data.pos;
+    if (data.end - p < 4 + ANSWER_BYTES) {
+        return 0;
+    }
+    uint32_t size = big32(p), word = big32(p + 4);
+    if (word == ADD_ANSWER ? size != ANSWER_BYTES
+                           : word != READ_ANSWER || size < ANSWER_BYTES || size > max_frame_bytes ||
+                                 size > (uint64_t)(data.end - p) - 4) {
+        return 0;
+    }
+    answer->operation = word == ADD_ANSWER ? 1 : 2;
+    answer->code = (int32_t)big32(p + 8);
+    answer->ledger_id = (int64_t)big64(p + 12);
+    answer->entry_id = (int64_t)big64(p + 20);
+    answer->body.pos = p + 4 + ANSWER_BYTES;
+    answer->body.end = p + 4 + size;
+    return 1;
+}
+
 #endif

@@ -90,6 +90,14 @@ class Core(FrameScanner, Protocol):
 
     def unpack_ledger_entry(self, stored: bytes, ledger_id: int, entry_id: int, /) -> tuple[int, int, bytes] | None: ...
 
+    def scan_ledger_answers(
+        self, data: bytes, max_frame_bytes: int, /
+    ) -> tuple[int, list[tuple[int, int, int, int, int, bytes]]]:
+        """Scan consecutive answers of a bookie to ADD and READ, up to the first other or incomplete frame.
+
+        Return the bytes of the frames, and the fields of each answer.
+        """
+
 
 def _compiled() -> Core | None:
     """Return the compiled core; None if it is missing, switched off, or of another version of pybroker."""

@@ -341,6 +341,7 @@ def test_functions_release_all_that_they_allocate() -> None:
         for name, decide in COLUMNS:
             getattr(COMPILED, name)(decide, entries_found)
         COMPILED.unpack_ledger_entry(COMPILED.pack_ledger_add(b"", 1, 1, 0, 99, b"payload")[4:], 1, 1)
+        COMPILED.scan_ledger_answers(struct.pack(">IIiqq", 24, 0x02010000, 0, 1 << 40, 1 << 40), 100)
         COMPILED.checksum(large[0], 0)
 
     for _ in range(100):
