@@ -25,7 +25,14 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
 from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount
 from pybroker.wire.core import COMPILED, FrameScanner
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, MARKER_TAG, NUM_MESSAGES_BYTE, has_marker_type, message_count
+from pybroker.wire.entry_metadata import (
+    MAGIC_CRC32C,
+    MARKER_BYTE,
+    MARKER_TAG,
+    NUM_MESSAGES_BYTE,
+    has_marker_type,
+    message_count,
+)
 from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
@@ -293,7 +300,7 @@ class Decoder:
                                 pos = frame_end
                                 continue
                     if next_marker < metadata_start:
-                        next_marker = data.find(MARKER_TAG, metadata_start)
+                        next_marker = data.find(MARKER_BYTE, metadata_start)
                         if next_marker < 0:
                             next_marker = end
                     if producer_id != run_producer_id:
@@ -312,7 +319,13 @@ class Decoder:
                     run.size_bytes += frame_end - start
                     if is_chunk:
                         run.chunk_count += 1
-                    if next_marker < metadata_end and has_marker_type(data, metadata_start, metadata_end):
+                    # A publish time can contain the first byte. Both bytes are searched in the metadata only, because
+                    # a search for two bytes is much slower than a search for one.
+                    if (
+                        next_marker < metadata_end
+                        and data.find(MARKER_TAG, next_marker, metadata_end) >= 0
+                        and has_marker_type(data, metadata_start, metadata_end)
+                    ):
                         run.has_markers = True
                 elif kind == _ACK_KIND:
                     run_producer_id = -1

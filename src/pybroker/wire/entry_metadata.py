@@ -39,7 +39,9 @@ _CHUNK_ID_TAG = 29 << 3
 _HIGHEST_SEQUENCE_ID_TAG = 24 << 3
 _MARKER_TYPE_TAG = 20 << 3
 MARKER_TAG = b"\xa0\x01"
-"""A marker's tag as a varint. Other metadata rarely contains it; its first byte alone can occur in publish times."""
+"""A marker's tag as a varint; other metadata rarely contains it."""
+MARKER_BYTE = MARKER_TAG[:1]
+"""The first byte of a marker's tag. Text does not contain it; publish times do, on 3 days of each 400."""
 LARGE_METADATA_BYTES = 1024
 """From this size on, one call of protobuf is faster than a loop over the fields."""
 NO_KEY = b"NONE_KEY"
