@@ -184,7 +184,7 @@ package: $(STAMP)
 .PHONY: ci
 ci: $(STAMP) $(DOCS_STAMP)
 	@$(TRY_SPARK)
-	$(LANE) lint docs package unit broker clients analytics simulate long $(ARGS)
+	$(LANE) lint docs package unit pure broker clients analytics simulate long $(ARGS)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)
